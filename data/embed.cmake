@@ -1,5 +1,5 @@
 # Writes OUT: a C++ source with every file of FILES (paths relative to ROOT) as a string.
-set(text "// Generated from data/. Do not edit.\n#include \"data/library.h\"\n\nnamespace shardplan {\n\nnamespace {\n\nconst DataFile kFiles[] = {\n")
+set(text "// Generated from data/. Do not edit.\n#include \"data/read/library.h\"\n\nnamespace shardplan {\n\nnamespace {\n\nconst DataFile kFiles[] = {\n")
 foreach(path IN LISTS FILES)
   file(READ ${ROOT}/${path} content)
   # Compilers limit one literal to 64 KiB: pieces of 8000 bytes, which the compiler joins.

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "estimator/job.h"
-#include "estimator/memory_estimate.h"
-#include "estimator/step_time.h"
-#include "estimator/validity.h"
+#include "estimator/answer/step_time.h"
+#include "estimator/plan/job.h"
+#include "estimator/plan/memory_estimate.h"
+#include "estimator/validity/validity.h"
 
 namespace shardplan {
 

@@ -27,7 +27,7 @@ EXPERTS = {**LLAMA, "model_type": "mixtral", "intermediate_size": 64, "num_local
 WINDOWS = {**LLAMA, "model_type": "mistral", "sliding_window": 10}
 COMPARED = {"loss": "losses", "gradient_norm": "gradient_norms"}  # as results name them
 # In fp8 a layout rounds other factors than the next one, on the host too: their results may be as far
-# from each other as a GPU's may be from the host's (kFp8Tolerance in tools/validate_case.h).
+# from each other as a GPU's may be from the host's (kFp8Tolerance in tools/validate/case.h).
 FP8_APART = {"loss": 1.1e-2, "gradient_norm": 3.7e-2}
 # For the host backend.
 NARROW = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 8, "vocab_size": 96}

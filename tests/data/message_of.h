@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "data/input_error.h"
+#include "data/read/input_error.h"
 
 namespace shardplan {
 

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "estimator/allocator_replay.h"
-#include "estimator/caching_allocator.h"
-#include "estimator/units.h"
+#include "estimator/allocator/caching_allocator.h"
+#include "estimator/allocator/replay.h"
+#include "estimator/plan/units.h"
 
 namespace shardplan {
 

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "estimator/validity.h"
+#include "estimator/validity/validity.h"
 
 namespace shardplan {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "estimator/job.h"
+#include "estimator/plan/job.h"
 
 namespace shardplan {
 

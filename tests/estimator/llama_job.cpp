@@ -1,6 +1,6 @@
 #include "tests/estimator/llama_job.h"
 
-#include "data/library.h"
+#include "data/read/library.h"
 
 namespace shardplan {
 

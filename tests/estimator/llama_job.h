@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "estimator/job.h"
+#include "estimator/plan/job.h"
 
 namespace shardplan {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "estimator/validity.h"
+#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/case_line.h"
+#include "data/read/case_line.h"
 
 namespace shardplan {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <random>
 
-#include "data/library.h"
-#include "estimator/job.h"
+#include "data/read/library.h"
+#include "estimator/plan/job.h"
 
 namespace shardplan {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "estimator/estimate.h"
-#include "estimator/expert_loads.h"
-#include "estimator/price.h"
+#include "estimator/plan/expert_loads.h"
+#include "estimator/price/price.h"
 #include "tests/estimator/random_case_lines.h"
 
 namespace shardplan {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "data/text_file.h"
+#include "data/read/text_file.h"
 #include "tests/fuzz/doors.h"
 
 namespace shardplan {

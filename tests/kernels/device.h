@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/device_buffer.h"
+#include "kernels/pointwise/device_buffer.h"
 
 namespace shardplan {
 

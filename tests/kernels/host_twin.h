@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tests/kernels/device.h"
-#include "validator/host_ops.h"
+#include "validator/host/ops.h"
 
 namespace shardplan {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "estimator/layer_partition.h"
+#include "estimator/plan/layer_partition.h"
 
 namespace shardplan {
 

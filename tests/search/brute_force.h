@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "search/search.h"
+#include "search/walk/search.h"
 
 namespace shardplan {
 

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <random>
 
-#include "estimator/job.h"
-#include "search/search.h"
+#include "estimator/plan/job.h"
+#include "search/walk/search.h"
 
 namespace shardplan {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "search/search.h"
+#include "search/walk/search.h"
 
 namespace shardplan {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "validator/checks.h"
+#include "validator/check/checks.h"
 
 namespace shardplan {
 

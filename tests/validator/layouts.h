@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "validator/host_backend.h"
-#include "validator/lower.h"
+#include "validator/host/backend.h"
+#include "validator/lower/lower.h"
 
 namespace shardplan {
 

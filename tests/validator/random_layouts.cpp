@@ -3,7 +3,7 @@
 #include <cmath>
 #include <set>
 
-#include "estimator/validity.h"
+#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {

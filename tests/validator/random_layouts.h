@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/validator/host/reference_model.h"
 #include "tests/validator/layouts.h"
-#include "tests/validator/reference_model.h"
-#include "validator/checks.h"
+#include "validator/check/checks.h"
 
 namespace shardplan {
 

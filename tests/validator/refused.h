@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "validator/checks.h"
+#include "validator/check/checks.h"
 
 namespace shardplan {
 

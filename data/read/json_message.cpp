@@ -1,0 +1,83 @@
+#include "data/read/json_message.h"
+
+#include <array>
+#include <charconv>
+
+#include "data/read/json_reader.h"
+
+#include <cstddef>
+
+namespace shardplan {
+
+namespace {
+
+constexpr std::size_t kMaxPointerBytes = 200;
+constexpr std::size_t kMaxShownBytes = 60;
+
+}  // namespace
+
+std::string shown(std::string_view text, Encoding encoding) {
+  std::string out;
+  for (const char letter : text.substr(0, kMaxShownBytes)) {
+    const auto byte = static_cast<unsigned char>(letter);
+    const bool printable =
+        byte >= 0x20 && byte != 0x7f && (byte < 0x80 || encoding == Encoding::kUtf8);
+    out += printable ? letter : '?';
+  }
+  if (text.size() <= kMaxShownBytes) {
+    return out;
+  }
+  // Do not end inside a character: drop continuation bytes and their lead byte.
+  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) {
+    out.pop_back();
+  }
+  if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xc0) {
+    out.pop_back();
+  }
+  return out + "...";
+}
+
+std::string place(const std::string& file, std::int64_t line, const std::string& pointer) {
+  return file + ":" + std::to_string(line) + ": " + (pointer.empty() ? "" : pointer + ": ");
+}
+
+std::string child_pointer(const std::string& parent, std::string_view name) {
+  const std::string_view cut = "/...";
+  if (std::string_view(parent).ends_with(cut)) {
+    return parent;
+  }
+  if (parent.size() + name.size() > kMaxPointerBytes) {
+    return parent + std::string(cut);
+  }
+  std::string pointer = parent + "/";
+  for (const char letter : name) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (letter == '~') {
+      pointer += "~0";
+    } else if (letter == '/') {
+      pointer += "~1";
+    } else {
+      pointer += byte < 0x20 || byte == 0x7f ? '?' : letter;
+    }
+  }
+  return pointer;
+}
+
+std::string exact_text(double number) {
+  std::array<char, 32> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number);
+  return {buffer.data(), result.ptr};
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) { text += (text.empty() ? "" : ", ") + word; }
+  return text;
+}
+
+std::string suggestion(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(word, candidates);
+  return nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?";
+}
+
+}  // namespace shardplan

@@ -1,0 +1,175 @@
+#include "estimator/answer/allocator_totals.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "estimator/answer/stage_timeline.h"
+#include "estimator/estimate.h"
+#include "estimator/ledger/outside_memory.h"
+#include "estimator/plan/expert_loads.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kMillion = 1'000'000;
+
+// What an allocator needs beyond the tensors, in millionths of them.
+struct Overhead {
+  std::int64_t reserved_ppm = 0;
+  std::int64_t required_ppm = 0;
+};
+
+// extra / allocated in millionths, rounded up, without overflow for any memory size.
+std::int64_t millionths(std::int64_t extra_bytes, std::int64_t allocated_bytes) {
+  return div_ceil(extra_bytes, std::max<std::int64_t>(allocated_bytes / kMillion, 1));
+}
+
+void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t required_bytes) {
+  stage.required_bytes = std::max(required_bytes, stage.allocated_bytes);
+  stage.reserved_bytes = std::max(reserved_bytes, stage.required_bytes);
+  stage.device_used_bytes = stage.reserved_bytes + stage.outside_bytes;
+}
+
+// Ranks beside the first, with shares of a sharded optimizer or loads of their own: their tensors
+// have other sizes, and which cached segment one takes decides what is reserved. The last one
+// first.
+std::vector<std::int64_t> other_ranks(const Job& job, const Plan& plan) {
+  constexpr std::int64_t kMost = 8;
+  const bool is_sharded =
+      (is_megatron(job.profile.memory_model) && plan.zero == 1) || knows_data_ranks(job, plan);
+  const std::int64_t shards = is_sharded ? dense_shard_size(job, plan) : 1;
+  const std::int64_t loads = load_spread(job, plan) > 0 ? plan.ep : 1;
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t rank = std::max(shards, loads) - 1; rank > 0 && std::ssize(ranks) < kMost;
+       --rank) {
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                   std::vector<StageMemory>& stages) {
+  if (job.profile.allocator == AllocatorKind::kStaticArenas) {
+    return;
+  }
+  // A tenth of a second. torchtitan's timeline has every tensor, that of others one for each row;
+  // DeepSpeed's has every tensor of one stage, which is always played.
+  const bool has_every_tensor = job.profile.memory_model == MemoryModel::kTorchtitan;
+  const std::int64_t max_events = has_every_tensor ? 150'000 : 64'000;
+  std::vector<std::size_t> order(stages.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) {
+    return stages[i].allocated_bytes + stages[i].outside_bytes;
+  });
+  Overhead worst;
+  std::int64_t events = 0;
+  const auto play = [&](std::size_t i, std::int64_t rank, std::int64_t enough_bytes) {
+    const std::vector<AllocationEvent> timeline =
+        stage_timeline(job, plan, pieces.blocks, pieces.stages[i], rank);
+    events += std::ssize(timeline);
+    return replay_allocator(timeline, job.profile.allocator, enough_bytes);
+  };
+  for (const std::size_t i : order) {
+    StageMemory& stage = stages[i];
+    if (events < max_events) {
+      const AllocatorPeaks peaks = play(i, 0, 0);
+      set_totals(stage, peaks.reserved_bytes, peaks.required_bytes);
+      const std::int64_t allocated = stage.allocated_bytes;
+      worst.reserved_ppm =
+          std::max(worst.reserved_ppm, millionths(stage.reserved_bytes - allocated, allocated));
+      worst.required_ppm =
+          std::max(worst.required_ppm, millionths(stage.required_bytes - allocated, allocated));
+    } else {
+      const std::int64_t part = div_ceil(stage.allocated_bytes, kMillion);
+      set_totals(stage, stage.allocated_bytes + part * worst.reserved_ppm,
+                 stage.allocated_bytes + part * worst.required_ppm);
+    }
+  }
+  if (pieces.data_rank) {
+    return;
+  }
+  for (const std::int64_t rank : other_ranks(job, plan)) {
+    for (const std::size_t i : order) {
+      if (events >= max_events) {
+        return;
+      }
+      const AllocatorPeaks peaks = play(i, rank, stages[i].required_bytes);
+      set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks.reserved_bytes),
+                 std::max(stages[i].required_bytes, peaks.required_bytes));
+    }
+  }
+}
+
+Fit fit_of(const Job& job, const std::vector<StageMemory>& stages) {
+  const std::int64_t capacity = card_bytes(job);
+  Fit fit = Fit::kFits;
+  for (const StageMemory& stage : stages) {
+    if (stage.required_bytes + stage.outside_bytes > capacity) {
+      return Fit::kDoesNotFit;
+    }
+    fit = stage.device_used_bytes > capacity ? Fit::kTight : fit;
+  }
+  return fit;
+}
+
+namespace {
+
+bool is_same_event(const AllocationEvent& one, const AllocationEvent& other) {
+  return one.id == other.id && one.bytes == other.bytes && one.stream == other.stream &&
+         one.kind == other.kind;
+}
+
+CapacityOutcome outcome_of(PlayedTimeline asked, std::vector<PlayedTimeline>& played) {
+  const auto known = std::ranges::find_if(played, [&](const PlayedTimeline& one) {
+    return one.capacity_bytes == asked.capacity_bytes && one.allocator == asked.allocator &&
+           std::ranges::equal(one.events, asked.events, is_same_event);
+  });
+  if (known != played.end()) {
+    return known->outcome;
+  }
+  asked.outcome = replay_at_capacity(asked.events, asked.allocator, asked.capacity_bytes);
+  played.push_back(std::move(asked));
+  return played.back().outcome;
+}
+
+}  // namespace
+
+Fit fit_of_plan(const Job& job, const Plan& plan, std::vector<PlayedTimeline>& played) {
+  const std::int64_t capacity = device_capacity_bytes(job.cluster);
+  const PlanPieces pieces = plan_pieces(job, plan);
+  const StagePieces* fullest = nullptr;
+  std::int64_t fullest_bytes = 0;
+  bool is_open = false;
+  for (const StagePieces& stage : pieces.stages) {
+    const std::int64_t outside = outside_bytes(job, plan, stage.layout.pp_rank);
+    const std::int64_t allocated = stage.peaks.allocated_bytes;
+    if (allocated + outside > capacity) {
+      return Fit::kDoesNotFit;
+    }
+    const std::int64_t upper =
+        reserved_upper_bytes(job.profile.allocator, {stage.state.bytes, {}}, allocated);
+    is_open = is_open || upper + outside > capacity;
+    if (allocated + outside > fullest_bytes) {
+      fullest = &stage;
+      fullest_bytes = allocated + outside;
+    }
+  }
+  if (!is_open) {
+    return Fit::kFits;
+  }
+  const std::int64_t outside = outside_bytes(job, plan, fullest->layout.pp_rank);
+  switch (outcome_of({.events = stage_timeline(job, plan, pieces.blocks, *fullest),
+                      .allocator = job.profile.allocator,
+                      .capacity_bytes = capacity - outside},
+                     played)) {
+    case CapacityOutcome::kPlentiful: return Fit::kFits;
+    case CapacityOutcome::kReleases: return Fit::kTight;
+    case CapacityOutcome::kFails: return Fit::kDoesNotFit;
+  }
+  return Fit::kDoesNotFit;
+}
+
+}  // namespace shardplan

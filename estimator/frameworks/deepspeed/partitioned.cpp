@@ -1,0 +1,411 @@
+#include "estimator/frameworks/deepspeed/partitioned.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/state.h"
+#include "estimator/ledger/block_rows.h"
+#include "estimator/plan/units.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kFp32 = 4;
+constexpr std::int64_t kFp64 = 8;
+// Defaults of runtime/zero/config.py: stage3_param_persistence_threshold,
+// stage3_max_reuse_distance.
+constexpr std::int64_t kPersistentElements = 100'000;
+constexpr std::int64_t kReuseElements = 1'000'000'000;
+constexpr std::int64_t kNever = -1;
+// runtime/zero/stage3.py, _constant_buffered_norm2.
+constexpr std::int64_t kNormElements = 250'000'000;
+
+}  // namespace
+
+DividedTensors zero3_divided_tensors(const Job& job) {
+  DividedTensors found;
+  double in_gather = 0;
+  std::int64_t gathered = 0;
+  const auto end_gather = [&] {
+    found.all += in_gather;
+    found.gathered_together += in_gather > 1 ? in_gather : 0;
+    found.elements_together += in_gather > 1 ? gathered : 0;
+    in_gather = 0;
+    gathered = 0;
+  };
+  for (const std::int64_t elements : deepspeed_layer_tensors(job.model)) {
+    if (elements <= kPersistentElements) {
+      continue;
+    }
+    in_gather += 1;
+    gathered += elements;
+    if (gathered >= job.profile.prefetch_bucket_elements) {
+      end_gather();
+    }
+  }
+  end_gather();
+  return found;
+}
+
+PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape& tape)
+    : tape_(tape),
+      half_(bytes_of(activation_dtype(plan.precision))),
+      ranks_(dense_shard_size(job, plan)),
+      sub_groups_(deepspeed_sub_groups(job, plan)),
+      offloads_optimizer_(plan.offload.optimizer > 0),
+      offloads_parameters_(plan.offload.parameters),
+      num_on_gpu_(
+          static_cast<std::size_t>(deepspeed_sub_groups_on_gpu(plan, std::ssize(sub_groups_)))),
+      bucket_elements_(job.profile.reduce_bucket_elements),
+      prefetch_elements_(job.profile.prefetch_bucket_elements),
+      max_live_elements_(job.profile.max_live_parameters) {
+  if (overlaps_collectives(job, plan)) {
+    gather_stream_ = AllocationStream::kGather;
+    reduce_stream_ = AllocationStream::kReduce;
+  }
+  for (const std::int64_t elements : deepspeed_tensors(job.model)) {
+    parameters_.push_back({.elements = elements,
+                           .part = div_ceil(elements, ranks_),
+                           .persists = elements <= kPersistentElements});
+  }
+}
+
+// Parts are moved to the host and back into one tensor, the cache emptied (defragment); copies in
+// fp32; a gradient for an empty step, which offloaded sub-groups on the GPU keep; bucket and
+// gradients; each parameter gathered once, for its hook.
+void PartitionedZero::build() {
+  std::int64_t part = 0;
+  for (const Parameter& parameter : parameters_) { part += parameter.part; }
+  tape_.make_as(TapeRow::kParameters, offloads_parameters_ ? 0 : half_ * part);
+  const InRow copies(tape_, TapeRow::kPartCopies);
+  TapeTensor converted;
+  std::int64_t largest = 0;
+  for (std::size_t i = 0; i < num_on_gpu_; ++i) {
+    tape_.replace(converted, kFp32 * sub_groups_[i]);
+    tape_.make_as(TapeRow::kMasterPart, kFp32 * sub_groups_[i]);
+    largest = std::max(largest, sub_groups_[i]);
+  }
+  tape_.free(converted);
+  if (offloads_optimizer_) {
+    for (std::size_t i = 0; i < num_on_gpu_; ++i) {
+      tape_.make_as(TapeRow::kWideGradients, kFp32 * sub_groups_[i]);
+    }
+  } else {
+    TapeTensor zeros = tape_.make(kFp32 * largest);
+    tape_.free(zeros);
+  }
+  tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
+  tape_.make_as(TapeRow::kGradients, offloads_optimizer_ ? 0 : half_ * part);
+  for (const Parameter& parameter : parameters_) {
+    TapeTensor gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
+    TapeTensor own =
+        tape_.make_as(TapeRow::kOnItsWay, offloads_parameters_ ? half_ * parameter.part : 0);
+    tape_.free(own, gathered);
+  }
+}
+
+// reset_step. The first microbatch records the calls that those after it follow.
+void PartitionedZero::begin_microbatch(bool is_last) {
+  ++num_microbatches_;
+  ++num_of_step_;
+  is_boundary_ = is_last;
+  call_ = 0;
+  available_elements_ = 0;
+  queue_.clear();
+  for (Parameter& parameter : parameters_) { parameter.fetched_for = kNever; }
+  for (std::size_t i = 0; has_trace() && i < trace_.size(); ++i) {
+    if (trace_[i] != ModuleCall::kNoParameter) {
+      queue_.push_back({.parameter = trace_[i], .call = static_cast<std::int64_t>(i)});
+    }
+  }
+}
+
+// all_gather_coalesced: one parameter is gathered into its own tensor, several into a flat one; of
+// one rank there is nothing to gather. Parts on the host come to the GPU: of one parameter until
+// the collective that reads it has been waited for, of several until they lie in the flat tensor.
+void PartitionedZero::gather(const std::vector<std::int64_t>& parameters) {
+  Gather gather{.parameters = parameters, .num_awaited = std::ssize(parameters)};
+  std::ranges::sort(gather.parameters);
+  std::int64_t elements = 0;
+  for (const std::int64_t i : parameters) {
+    at(i).status = Status::kInFlight;
+    at(i).gather = gathers_.size();
+    elements += ranks_ * at(i).part;
+    available_elements_ += at(i).elements;
+  }
+  std::vector<TapeTensor> parts;
+  const auto bring_parts = [&] {
+    for (const std::int64_t i : gather.parameters) {
+      parts.push_back(tape_.make_as(TapeRow::kOnItsWay,
+                                    offloads_parameters_ ? half_ * at(i).part : 0, gather_stream_));
+    }
+  };
+  gather.is_complete = ranks_ == 1 || parameters.size() == 1;
+  if (ranks_ == 1) {
+    for (const std::int64_t i : gather.parameters) {
+      at(i).gathered = tape_.make_as(TapeRow::kGathered,
+                                     offloads_parameters_ ? half_ * at(i).part : 0, gather_stream_);
+    }
+  } else if (parameters.size() == 1) {
+    at(parameters.front()).gathered =
+        tape_.make_as(TapeRow::kGathered, half_ * elements, gather_stream_);
+    bring_parts();
+    gather.own_part = parts.front();
+  } else {
+    gather.flat = tape_.make_as(TapeRow::kGatherBuffer, half_ * elements, gather_stream_);
+    bring_parts();
+    for (TapeTensor& part : parts) { tape_.free(part); }
+  }
+  gathers_.push_back(gather);
+}
+
+// AllGatherCoalescedHandle.wait copies every parameter out of the flat tensor.
+void PartitionedZero::await(std::int64_t parameter) {
+  if (at(parameter).status != Status::kInFlight) {
+    return;
+  }
+  Gather& gather = gathers_[at(parameter).gather];
+  if (!std::exchange(gather.is_complete, true)) {
+    for (const std::int64_t i : gather.parameters) {
+      at(i).gathered = tape_.make_as(TapeRow::kGathered, half_ * at(i).elements, gather_stream_);
+    }
+  }
+  at(parameter).status = Status::kHere;
+  if (--gather.num_awaited == 0) {
+    tape_.free(gather.flat, gather.own_part);
+  }
+}
+
+void PartitionedZero::prefetch() {
+  const std::int64_t most = std::min(max_live_elements_ - available_elements_, prefetch_elements_);
+  std::vector<std::int64_t> wanted;
+  std::int64_t elements = 0;
+  while (!queue_.empty() && elements < most) {
+    const QueuedParameter next = queue_.front();
+    queue_.pop_front();
+    Parameter& parameter = at(next.parameter);
+    parameter.fetched_for = std::max(parameter.fetched_for, next.call);
+    if (parameter.status == Status::kAway &&
+        std::ranges::find(wanted, next.parameter) == wanted.end()) {
+      wanted.push_back(next.parameter);
+      elements += parameter.elements;
+    }
+  }
+  if (!wanted.empty()) {
+    gather(wanted);
+  }
+}
+
+// fetch_sub_module
+void PartitionedZero::fetch(const ModuleCall& call) {
+  if (!has_trace()) {
+    trace_.push_back(call.parameter);
+  }
+  if (call.parameter != ModuleCall::kNoParameter && !is_unknown(call)) {
+    Parameter& parameter = at(call.parameter);
+    if (parameter.status == Status::kAway) {
+      gather({call.parameter});
+    }
+    ++parameter.num_active;
+    await(call.parameter);
+    if (has_trace() && parameter.fetched_for < call_) {
+      parameter.fetched_for = queue_.front().call;
+      queue_.pop_front();
+    }
+  }
+  if (has_trace()) {
+    prefetch();
+  }
+  ++call_;
+}
+
+// parameter_offload.py, ZeROOrderedDict.__getitem__: the first time it is gathered where it is
+// read, of one rank as well (partition_parameters.py, _allgather_params_sequential).
+void PartitionedZero::read_external(const ModuleCall& call) {
+  if (std::exchange(knows_external_, true)) {
+    return;
+  }
+  Parameter& parameter = at(call.parameter);
+  parameter.gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
+  parameter.status = Status::kHere;
+  ++parameter.num_active;
+}
+
+// Whether it has been fetched for a later call, or one of the next calls, up to kReuseElements of
+// parameters, uses it (__params_to_release).
+bool PartitionedZero::is_needed_soon(std::int64_t parameter) const {
+  if (parameters_[static_cast<std::size_t>(parameter)].fetched_for > call_) {
+    return true;
+  }
+  std::int64_t elements = 0;
+  for (std::size_t i = static_cast<std::size_t>(call_);
+       i < trace_.size() && elements < kReuseElements; ++i) {
+    if (trace_[i] == parameter) {
+      return true;
+    }
+    if (trace_[i] != ModuleCall::kNoParameter) {
+      elements += parameters_[static_cast<std::size_t>(trace_[i])].elements;
+    }
+  }
+  return false;
+}
+
+void PartitionedZero::drop(Parameter& parameter) {
+  if (parameter.status == Status::kHere && parameter.num_active == 0) {
+    tape_.free(parameter.gathered);
+    parameter.status = Status::kAway;
+    available_elements_ -= parameter.elements;
+  }
+}
+
+// release_sub_module
+void PartitionedZero::release(const ModuleCall& call) {
+  if (call.parameter == ModuleCall::kNoParameter) {
+    return;
+  }
+  Parameter& parameter = at(call.parameter);
+  --parameter.num_active;
+  if (!has_trace() || (!parameter.persists && !is_needed_soon(call.parameter))) {
+    drop(parameter);
+  }
+}
+
+void PartitionedZero::before_backward(const ModuleCall& call) {
+  active_backward_.push_back(call);
+  fetch(call);
+}
+
+void PartitionedZero::after_backward(const ModuleCall& call) {
+  std::erase_if(active_backward_,
+                [&](const ModuleCall& active) { return active.module == call.module; });
+  release(call);
+}
+
+// __add_grad_to_ipg_bucket
+void PartitionedZero::take(std::int64_t parameter, TapeTensor gradient) {
+  const std::int64_t elements = at(parameter).elements;
+  if (bucketed_elements_ > 0 && bucketed_elements_ + elements > bucket_elements_) {
+    reduce_bucket();
+  }
+  if (bucketed_elements_ + elements <= bucket_elements_) {
+    tape_.free(gradient);  // copied
+  }
+  at(parameter).gradient = gradient;
+  bucket_.push_back(parameter);
+  bucketed_elements_ += elements;
+}
+
+// reduce_scatter_coalesced: one tensor that ranks divide is reduced in place, others are copied
+// flat.
+void PartitionedZero::reduce_bucket() {
+  std::int64_t elements = 0;
+  for (const std::int64_t i : bucket_) { elements += ranks_ * at(i).part; }
+  const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
+  TapeTensor flat =
+      tape_.make_as(TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
+  std::ranges::sort(bucket_);
+  for (const std::int64_t i : bucket_) {
+    if (offloads_optimizer_) {
+      move_to_host(at(i));
+    }
+    tape_.free(at(i).gradient);
+  }
+  tape_.free(leaving_, flat);
+  bucket_.clear();
+  bucketed_elements_ = 0;
+}
+
+// partition_grads: to the host, and from there or with what it has back for what follows; behind
+// the last microbatch its norm is taken, 250 million elements at a time, and it leaves in fp32.
+void PartitionedZero::move_to_host(const Parameter& parameter) {
+  const bool accumulates = num_of_step_ > 1;
+  TapeTensor before = leaving_;
+  if (!accumulates) {
+    tape_.free(before);
+  }
+  leaving_ = tape_.make_as(TapeRow::kOnItsWay, half_ * parameter.part, reduce_stream_);
+  if (accumulates) {
+    tape_.free(before);
+  }
+  if (!is_boundary_) {
+    return;
+  }
+  norms_.push_back(tape_.make_as(TapeRow::kStepNorms, kFp64, reduce_stream_));
+  for (std::int64_t begin = 0; begin < parameter.part; begin += kNormElements) {
+    const std::int64_t elements = std::min(kNormElements, parameter.part - begin);
+    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * elements, reduce_stream_);
+    tape_.free(wide);
+  }
+  TapeTensor wide = tape_.make_as(TapeRow::kWideGradients, kFp32 * parameter.part, reduce_stream_);
+  tape_.free(wide);
+}
+
+// Modules whose inputs have no gradients are released at the end (release_backward_leftovers).
+void PartitionedZero::end_backward() {
+  reduce_bucket();
+  for (const ModuleCall& call : active_backward_) {
+    if (call.parameter != ModuleCall::kNoParameter) {
+      Parameter& parameter = at(call.parameter);
+      parameter.num_active = 0;
+      if (!parameter.persists) {
+        drop(parameter);
+      }
+    }
+  }
+  active_backward_.clear();
+}
+
+void PartitionedZero::step() {
+  num_of_step_ = 0;
+  for (Parameter& parameter : parameters_) { drop(parameter); }
+  if (!offloads_optimizer_) {
+    for (const Parameter& parameter : parameters_) {
+      TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * parameter.part);
+      tape_.free(wide);
+    }
+  }
+  for (std::size_t i = 0; i < num_on_gpu_; ++i) { update(i); }
+  has_moments_ = true;
+  for (TapeTensor& norm : norms_) { tape_.free(norm); }
+  norms_.clear();
+  gather_persistent();
+}
+
+// Where others are offloaded it is torch's AdamW, not fused: square roots of the second moment.
+void PartitionedZero::update(std::size_t sub_group) {
+  const std::int64_t elements = sub_groups_[sub_group];
+  TapeTensor gradient;
+  if (!offloads_optimizer_) {
+    TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, half_ * elements);
+    gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * elements);
+    tape_.free(flat);
+  }
+  if (!has_moments_) {
+    tape_.make_as(TapeRow::kNumSteps, offloads_optimizer_ ? 0 : kFp32);
+    tape_.make_as(TapeRow::kExpAvg, kFp32 * elements);
+    tape_.make_as(TapeRow::kExpAvgSq, kFp32 * elements);
+  }
+  TapeTensor roots = tape_.make_as(TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
+  tape_.free(roots, gradient);
+}
+
+// _post_step; parts on the host are all brought before.
+void PartitionedZero::gather_persistent() {
+  const bool gathers = ranks_ > 1 || offloads_parameters_;
+  std::vector<TapeTensor> parts;
+  for (const Parameter& parameter : parameters_) {
+    const bool comes = parameter.persists && offloads_parameters_ && ranks_ > 1;
+    parts.push_back(tape_.make_as(TapeRow::kOnItsWay, comes ? half_ * parameter.part : 0));
+  }
+  for (Parameter& parameter : parameters_) {
+    if (parameter.persists) {
+      parameter.gathered =
+          tape_.make_as(TapeRow::kGathered, gathers ? half_ * ranks_ * parameter.part : 0);
+      parameter.status = Status::kHere;
+    }
+  }
+  for (TapeTensor& part : parts) { tape_.free(part); }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,99 @@
+// What Megatron-FSDP (ZeRO-2 and 3 of Megatron) gathers and has in its reduction queue while a
+// microbatch goes through a chunk, by the unit that runs.
+// Source: Megatron-LM core_v0.16.1 core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py (hooks,
+// suggested_communication_unit_size) and param_and_grad_buffer.py (_get_parameter_groups,
+// GradReducePipeline, AllGatherPipeline).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "estimator/ledger/stage_layout.h"
+
+namespace shardplan {
+
+// Whether the plan is one of Megatron-FSDP.
+bool is_megatron_fsdp(const Job& job, const Plan& plan);
+// The plan, under ZeRO-1 if it is one.
+Plan without_fsdp(const Job& job, Plan plan);
+// What it accumulates and reduces gradients in.
+DType fsdp_gradient_dtype(const Plan& plan);
+// Whether weight gradients are added to the main gradients by their products. The output layer
+// hands Megatron-FSDP's main gradient to torch.matmul as `out`, which stops with an error where
+// that is not of the product's type (core/tensor_parallel/layers.py:561-566): there the run has
+// --no-gradient-accumulation-fusion, as docs/user-guide/features/custom_fsdp.md says.
+bool fuses_weight_gradients(const Job& job, const Plan& plan);
+
+// Parameters that are gathered and reduced together: of a layer its experts and the rest.
+struct FsdpBucket {
+  std::int64_t elements = 0;  // with padding; limits count them whether or not they are divided
+  std::int64_t parameter_bytes = 0;  // gathered; 0: never
+  std::int64_t gradient_bytes = 0;   // before the reduce-scatter; 0: accumulated in place
+};
+
+struct BucketRange {
+  std::size_t first = 0;
+  std::size_t last = 0;  // behind the last one
+};
+
+// What every row of a layer's weights divides: a bucket ends at a multiple of that times the ranks
+// (build_data_parallel_buffer_index, chunk_size_factor). At most kMostBucketElements, which no GPU
+// holds.
+inline constexpr std::int64_t kMostBucketElements = std::int64_t{1} << 40;
+struct RowMultiples {
+  std::int64_t dense = 1;
+  std::int64_t expert = 1;  // of routed experts
+};
+RowMultiples row_multiples(const Job& job, const Plan& plan, BlockKind kind);
+
+// Buckets alive while a unit runs.
+struct FsdpUnit {
+  BucketRange gathered_forward;
+  BucketRange gathered_replay;
+  BucketRange gathered_backward;
+  BucketRange gradients_replay;  // those in the queue
+  BucketRange gradients_backward;
+  std::int64_t held_bytes = 0;  // gradients of the ends, or all, that wait for the end
+};
+
+struct FsdpBuffers {
+  std::vector<FsdpBucket> buckets;  // in model order
+  std::vector<FsdpUnit> units;      // of the chunk, equal ones one by one; none: no FSDP
+
+  bool empty() const { return units.empty(); }
+  std::int64_t parameter_bytes(BucketRange range) const;
+  std::int64_t gradient_bytes(BucketRange range) const;
+  // In all, while that unit runs; 0 without units.
+  std::int64_t forward_bytes(std::size_t unit) const;
+  std::int64_t replay_bytes(std::size_t unit) const;
+  std::int64_t backward_bytes(std::size_t unit) const;
+};
+
+// Shares of what a rank of ZeRO-3 gathers and reduces: layers twice and once for every microbatch,
+// the rest, embedding and head, is gathered once a step.
+struct FsdpShares {
+  double layers = 1;
+  double first = 0;  // of a layer, which begins a forward pass or ends a backward one
+  double ahead = 0;  // of it and those ahead: AllGatherPipeline.all_gather_params issues buckets in
+                     // the model's order, so that a backward pass begins behind them
+};
+// `held`: elements that the rank has of what is divided.
+FsdpShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
+
+// Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
+std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& layout);
+
+FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& layout);
+
+// The bucket that the head's backward allocates: 0 elements where it has none of its own.
+struct HeadBucket {
+  std::int64_t elements = 0;  // with padding
+  Step born = Step::kBackwardLogits;
+  bool is_held = false;  // until the embedding's gradients are there, too
+};
+HeadBucket head_bucket(const Job& job, const Plan& plan);
+// Whether the head's gradient of a tied table waits, whole, for the embedding's.
+bool holds_tied_gradient(const Job& job, const Plan& plan);
+
+}  // namespace shardplan

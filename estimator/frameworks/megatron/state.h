@@ -1,0 +1,30 @@
+// What a rank of Megatron-LM holds besides activations: parameters, gradients and optimizer state,
+// dense and expert, their padding, what an optimizer step makes, and what stays on the stage.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/ledger/stage_layout.h"
+#include "estimator/ledger/stage_tensors.h"
+#include "estimator/ledger/state_row.h"
+
+namespace shardplan {
+
+// The optimizer takes gradients of other types than fp32 (--use-precision-aware-optimizer).
+bool is_precision_aware(const Plan& plan);
+
+// Whether main parameters are made beside the model's in bf16, all of them on the GPU: neither in
+// Megatron-FSDP's buffers nor by a precision-aware optimizer, nor of weights kept in fp8.
+bool has_plain_optimizer(const Job& job, const Plan& plan);
+
+std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
+                                          const StageLayout& stage, const StageTensors& tensors);
+
+// Elements of the dummies that Transformer Engine hands autograd where a product has already added
+// its weight's gradient into the main one: one for each shape of weights, cached for ever
+// (get_dummy_wgrad, module/base.py). None without fused accumulation.
+std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
+                                          const StageLayout& stage);
+
+}  // namespace shardplan

@@ -1,0 +1,183 @@
+// Pieces of torchtitan's row tables (version and sources: data/frameworks/torchtitan.md). Letters
+// in block_rows.h; n elements of a block's parameters on a rank, S the ranks that share them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "estimator/ledger/block_rows.h"
+#include "estimator/ledger/stage_layout.h"
+#include "estimator/ledger/state_row.h"
+
+namespace shardplan {
+
+// A row of the state: autocast's cache of one GPU.
+inline constexpr std::string_view kWeightCastsRow = "weight_casts";
+// Workspaces of cuBLAS, one for forward and one for the thread of autograd.
+inline constexpr std::string_view kThreadWorkspacesRow = "cublas_workspace";
+
+// How FSDP2 treats the gathered parameters of a block.
+struct FsdpPlan {
+  bool is_sharded = false;            // zero 3; else one GPU, fp32 parameters under autocast
+  bool reshards_forward = false;      // freed after a layer's forward, gathered again in backward
+  bool reshards_head = false;         // the same for final norm and head
+  bool reduces_each_backward = true;  // without pipelining; else once, after the last microbatch
+  bool root_holds_ends = false;       // embedding, final norm and head are one group
+};
+FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
+// FSDP2 shards a tied table twice where embedding and head are groups of their own, and finds the
+// one in both places only when the first forward begins (torch _fsdp_param_group.py, lazy_init).
+bool fsdp_unties_table(const Job& job, const Plan& plan);
+
+// Schedules of several chunks a rank run a list of actions (_PipelineScheduleRuntime of
+// torch.distributed.pipelining); those of one, loops that hold their last variables.
+inline bool runs_action_list(const Plan& plan) {
+  return plan.pp > 1 && plan.schedule != Schedule::k1F1B && plan.schedule != Schedule::kGpipe;
+}
+
+// Parameters on one rank, before they are sharded.
+// Of so many elements of a rank's experts: FSDP shards their first dimension and pads it to a
+// multiple of the ranks, what it gathers and reduces likewise (_fsdp_param.py, _init_sharded_param;
+// _fsdp_common.py, _get_dim0_padded_size).
+std::int64_t padded_experts(const Job& job, const Plan& plan, std::int64_t elements);
+// Where ep and there are more shards than experts it divides the second dimension instead, and
+// copies (models/llama4/infra/parallelize.py, apply_fsdp).
+bool splits_expert_rows(const Job& job, const Plan& plan);
+
+struct TitanParameters {
+  std::int64_t embedding = 0;
+  std::int64_t layer = 0;        // but for experts that are a group of their own
+  std::int64_t layer_norms = 0;  // of these, the norms'
+  std::int64_t head = 0;         // final norm and output, a table of its own where it is tied, too
+  std::int64_t experts = 0;      // of a layer, where expert parallelism makes them their own group
+};
+TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe);
+
+// Llama 3 keeps half a head's rotations as complex64, Qwen 3 a head's cosines and sines in fp32.
+inline std::int64_t rotary_table_elements(const Job& job) {
+  return (job.model.qk_norm ? 2 : 1) * job.sequence_length * job.model.head_dim;
+}
+
+struct TitanBlock {
+  const Job& job;
+  const Plan& plan;
+  bool is_moe = false;  // a layer with experts; of an end, the layers beside it
+  BlockShape shape;
+  FsdpPlan fsdp;
+  TitanParameters parameters;
+  RowList rows{kAllocatorRounding};
+
+  bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
+  bool is_autocast() const { return !fsdp.is_sharded; }
+  bool norms_query_key() const { return job.model.qk_norm; }
+  // Llama 4 multiplies rows by their scores before its experts (models/moe/moe.py,
+  // score_before_experts), the others behind.
+  bool scores_rows_first() const { return job.model.family == "llama4_text"; }
+  bool is_pipelined() const { return plan.pp > 1; }
+  // Layers of which nothing is recomputed keep what their graph saves.
+  bool has_whole_layers() const {
+    return plan.recompute.granularity == RecomputeGranularity::kNone ||
+           plan.recompute.policy == "every_second_layer";
+  }
+  std::int64_t sequence() const { return shape.hidden * shape.sharded_tokens; }  // h*u
+  // The last of them is no small norm or router: DeepSeek's w3, of the experts shared or of the
+  // layer.
+  bool ends_with_linear() const { return job.model.is_mla(); }
+  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
+  // together, and then the router), the norms, and last Qwen3's of queries and keys.
+  std::vector<std::int64_t> layer_weights() const;
+  std::vector<std::int64_t> ffn_weights() const;  // or the mixture's
+  // Of latent attention: wq_a, its norm and wq_b, or wq; wkv_a, its norm, wkv_b, wo.
+  std::vector<std::int64_t> latent_weights() const;
+  std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
+  std::vector<std::int64_t> sharded_expert_weights() const;  // the same with padded_experts
+  bool has_experts() const { return is_moe; }
+  // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,
+  // apply_fsdp).
+  bool groups_experts() const { return has_experts() && plan.ep > 1; }
+  bool splits_rows() const { return groups_experts() && splits_expert_rows(job, plan); }
+  std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
+  std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
+  std::int64_t shared_width() const { return div_ceil(job.model.moe.shared_ffn, plan.tp); }
+  bool is_compiled() const { return job.profile.compiles_layers(); }
+  // A dense block is one graph. Of a mixture attention, router and the experts' products are graphs
+  // of their own, which save the same whatever is recomputed.
+  bool compiles_blocks() const { return is_compiled() && !has_experts(); }
+  bool compiles_parts() const { return is_compiled() && has_experts(); }
+  bool compiles_loss() const { return job.profile.compiles_loss(); }
+  // Gradients of weights within a block: autocast casts each to fp32 as it is made.
+  DType weight_gradient() const { return residual(); }
+  DType residual() const { return is_autocast() ? DType::kFp32 : shape.dtype; }
+  // A buffer of the stream that gathers parameters.
+  void gather(std::string_view name, std::int64_t elements, Step born, Step dies,
+              std::string_view formula) {
+    rows.use_as(Component::kCommunication, name, elements, shape.dtype, born, dies, formula);
+    if (elements > 0) {
+      rows.rows.back().stream = AllocationStream::kGather;
+    }
+  }
+  // A row that op-level recompute drops and its replay, before the block's backward, writes again.
+  void keep_or_write_again(std::string_view name, std::int64_t elements, DType dtype, Life life,
+                           std::string_view formula) {
+    if (recomputes_ops()) {
+      rows.recompute(name, elements, dtype, life, Step::kBackwardOutput, formula);
+    } else {
+      rows.keep(name, elements, dtype, life, formula);
+    }
+  }
+};
+
+TitanBlock titan_block(const Job& job, const Plan& plan, bool is_moe);
+// Whether a layer of that kind has experts: the first of DeepSeek's may have none.
+bool is_moe_layer(const Job& job, BlockKind kind);
+// The layers of a stage by kind, those with experts apart.
+struct TitanLayers {
+  TitanBlock block;
+  std::int64_t count = 0;
+};
+std::vector<TitanLayers> titan_layers(const Job& job, const Plan& plan, const StageLayout& stage);
+// The gradient of a block's parameters as it stays after the block's backward.
+BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
+BlockRow titan_embedding_gradient(const TitanBlock& block);
+BlockRow titan_expert_gradient(const TitanBlock& block);  // of experts that are a group
+
+void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
+
+// The gathered parameters of a block that is reduced after each backward: there from its forward to
+// its backward, or freed after the one and gathered again for the other.
+struct TitanUnsharded {
+  std::int64_t elements = 0;
+  std::span<const std::int64_t> weights = {};  // elements of each; none: one tensor
+  bool reshards_forward = false;
+  Step last_forward_use = Step::kForwardOutput;
+  Step gathered_again = Step::kBackwardOutput;
+};
+void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
+// The last tensor of the parameters that are gathered and reduced together.
+enum class GroupEnd { kLayer, kTable, kRowsOfTable };
+void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
+
+struct TitanInTurn {
+  std::int64_t elements = 0;
+  std::int64_t next = 0;  // of the block whose backward comes next, as far as it is prefetched
+  Step last_forward_use = Step::kForwardOutput;
+  Step gathered_again = kFirstBackward;
+};
+void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
+void add_titan_attention(TitanBlock& block, BlockKind kind);
+void add_titan_latent_attention(TitanBlock& block);
+void add_titan_ffn(TitanBlock& block);
+// Input and statistics of the norm before a feed-forward part or a mixture.
+void add_titan_ffn_input(TitanBlock& block);
+// bf16 copies of a layer's weights, under autocast.
+void add_titan_weight_casts(TitanBlock& block);
+void add_titan_moe(TitanBlock& block);
+void add_titan_expert_group(TitanBlock& block, bool is_last);
+void add_titan_head(TitanBlock& block);
+
+std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage);
+// Most that FSDP2's gathers hold at once.
+std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan);
+SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+
+}  // namespace shardplan

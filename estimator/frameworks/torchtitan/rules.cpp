@@ -1,0 +1,475 @@
+// What torchtitan v0.2.2 accepts for its Llama 3 and Qwen3 models, and what of it is modelled.
+// Sources: torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
+// models/llama3/infra/parallelize.py, config/job_config.py.
+#include <algorithm>
+
+#include "estimator/plan/layer_partition.h"
+#include "estimator/validity/limits.h"
+#include "estimator/validity/pipeline_rules.h"
+#include "estimator/validity/profiles.h"
+#include "estimator/validity/rules.h"
+#include "estimator/validity/unsupported.h"
+
+namespace shardplan {
+namespace {
+
+// --- what is modelled ----------------------------------------------------------------------------
+
+constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 3>;
+constexpr ValidityRule kSchedule =
+    kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone, Schedule::kGpipe,
+                Schedule::k1F1B, Schedule::kInterleaved1F1B, Schedule::kInterleavedZeroBubble,
+                Schedule::kZbv>;
+constexpr ValidityRule kPrecision =
+    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp8>;
+constexpr ValidityRule kCpMethod =
+    kOnlyValues<"unsupported: cp_method", &Plan::cp_method, CpMethod::kRing>;
+constexpr ValidityRule kGradDtype =
+    kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kFp32>;
+constexpr ValidityRule kExpAvgDtype =
+    kOnlyValues<"unsupported: exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32>;
+constexpr ValidityRule kExpAvgSqDtype =
+    kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32>;
+
+constexpr bool is_modelled(const Recompute& recompute) {
+  const bool plain = recompute.modules == RecomputeModules{} && recompute.num_layers == 1 &&
+                     recompute.method == RecomputeMethod::kUniform;
+  const bool by_policy =
+      std::ranges::find(kRecomputePolicies, recompute.policy) != kRecomputePolicies.end();
+  const bool selective = recompute.granularity == RecomputeGranularity::kSelective;
+  return plain && (selective ? by_policy : recompute.policy.empty());
+}
+
+constexpr ValidityRule kRecompute = {
+    .name = "unsupported: recompute",
+    .reads = {PlanField::kRecompute},
+    .broken = [](const Job&, const Plan& plan) { return !is_modelled(plan.recompute); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const Recompute& recompute = plan.recompute;
+          return not_modelled(job, "recompute",
+                              std::string(name_of(recompute.granularity)) + " " + recompute.policy,
+                              "none, full by single layers, selective with policy "
+                              "every_second_matmul or every_second_layer");
+        }};
+
+// models/llama3 and llama4: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables;
+// models/qwen3: the same with norms of queries and keys, tables tied or not; models/deepseek_v3:
+// latent attention without biases.
+bool is_described(const ModelSpec& model, std::int64_t sequence_length) {
+  const bool plain = !model.qkv_bias && !model.attention_output_bias && !model.ffn_bias &&
+                     !model.layer_norm && model.learned_positions == 0;
+  const bool windowed = std::ranges::any_of(model.layers, [&](const LayerSpec& layer) {
+    return layer.attention_window > 0 && layer.attention_window < sequence_length;
+  });
+  return plain && !windowed && model.gated_ffn && (model.qk_norm || !model.tied_embeddings) &&
+         model.norms_per_layer == 2;
+}
+
+constexpr ValidityRule kModel = {
+    .name = "unsupported: model",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return !is_described(job.model, job.sequence_length); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model", job.model.name,
+                              "Llama 3 and 4, Qwen3 and DeepSeek-V2 and V3: RMSNorm, grouped-query "
+                              "or latent attention of all tokens, SwiGLU, no biases; tied "
+                              "embeddings with norms of queries and keys (Qwen3) alone");
+        }};
+
+// models/deepseek_v3/model/model.py has no module behind the last layer.
+constexpr ValidityRule kNoMultiTokenPrediction = {
+    .name = "multi_token_prediction_needs_another_framework",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.model.num_mtp_layers > 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "torchtitan v0.2.2 has no multi-token prediction, model " + job.model.name +
+                 " has " + number_text(job.model.num_mtp_layers) +
+                 " module of it; valid: --model FILE, a config.json with num_nextn_predict_layers "
+                 "0";
+        }};
+
+bool is_latent(const Job& job) {
+  return job.model.is_mla();
+}
+
+// What of DeepSeek's models has been read from its traces (latent_layer.cpp).
+constexpr ValidityRule kLatentOnOneRankOf = {
+    .name = "unsupported: latent attention over ranks",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return is_latent(job) && (plan.tp > 1 || plan.cp > 1 || plan.pp > 1);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "latent attention",
+                              "tp " + number_text(plan.tp) + ", cp " + number_text(plan.cp) +
+                                  ", pp " + number_text(plan.pp),
+                              "tp 1, cp 1, pp 1 with dp and ep");
+        }};
+
+constexpr ValidityRule kLatentSharded = {
+    .name = "unsupported: latent attention on one GPU",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job, const Plan& plan) { return is_latent(job) && plan.zero != 3; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "latent attention under zero", number_text(plan.zero),
+                              "3, over two shards or more");
+        }};
+
+constexpr ValidityRule kLatentEager = {
+    .name = "unsupported: compiled latent attention",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return is_latent(job) && (job.profile.compiles_layers() || job.profile.root_holds_ends);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "latent attention", "compiled, or with root_holds_ends",
+                              "compile_layers false (the loss alone), root_holds_ends false");
+        }};
+
+constexpr ValidityRule kFlexIsLatent = {
+    .name = "unsupported: flex attention",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.attention_backend == AttentionBackend::kFlex && !is_latent(job);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_backend", "flex without latent attention",
+                              "auto or flash");
+        }};
+
+// models/qwen3/infra/parallelize.py keeps queries as DTensors of the tp mesh, which sdpa_input_fn
+// of torch/distributed/tensor/experimental/_context_parallel/_attention.py asserts they are not.
+constexpr ValidityRule kQwen3TpOrCp = {
+    .name = "qwen3_tp_excludes_cp",
+    .reads = {PlanField::kTp, PlanField::kCp},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.qk_norm && plan.tp > 1 && plan.cp > 1; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "tp " + number_text(plan.tp) + " with cp " + number_text(plan.cp) +
+                 " fails an assertion of PyTorch in Qwen3's attention; valid: tp 1 or cp 1";
+        }};
+
+// models/qwen3/__init__.py names no pipelining function, without which train.py stops.
+constexpr ValidityRule kQwen3OnOneStage = {
+    .name = "qwen3_needs_pp_1",
+    .reads = {PlanField::kPp},
+    .broken = [](const Job& job, const Plan& plan) { return job.model.qk_norm && plan.pp > 1; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "pp " + number_text(plan.pp) +
+                 ", which torchtitan v0.2.2 does not support for Qwen3; valid: pp 1";
+        }};
+
+bool is_llama4(const ModelSpec& model) {
+  return model.family == "llama4_text";
+}
+
+// models/moe as Qwen3's arguments set it, a mixture in every layer, without shared experts; and as
+// DeepSeek's and Llama 4's, with them.
+bool has_modelled_experts(const ModelSpec& model) {
+  const MoeSpec& moe = model.moe;
+  if (model.is_mla()) {
+    return !moe.shared_gate;
+  }
+  if (is_llama4(model)) {
+    return !model.tied_embeddings && !moe.shared_gate && !moe.router_bias;
+  }
+  return model.family == "qwen3_moe" && !model.tied_embeddings && !model.has_dense_layers() &&
+         moe.shared_ffn == 0 && !moe.shared_gate && !moe.router_bias;
+}
+
+constexpr ValidityRule kExperts = {
+    .name = "unsupported: experts",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return has_experts(job) && !has_modelled_experts(job.model); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "experts of", job.model.name,
+                              "Qwen3: a mixture in every layer, without shared experts; and of "
+                              "DeepSeek-V2 and V3 and Llama 4");
+        }};
+
+// Qwen3's run nowhere in a pipeline (qwen3_needs_pp_1), DeepSeek's not here.
+constexpr ValidityRule kExpertsOnOneStage = {
+    .name = "unsupported: experts in a pipeline",
+    .reads = {PlanField::kPp},
+    .broken = [](const Job& job, const Plan& plan) { return is_llama4(job.model) && plan.pp > 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "pp with the experts of Llama 4", number_text(plan.pp), "1");
+        }};
+
+constexpr ValidityRule kScoredRowsSharded = {
+    .name = "unsupported: Llama 4 on one GPU",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return is_llama4(job.model) && plan.zero != 3; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "Llama 4 under zero", number_text(plan.zero),
+                              "3, over two shards or more");
+        }};
+
+// TorchInductor's graphs of attention have been read with norms of queries and keys alone.
+constexpr ValidityRule kCompiledExperts = {
+    .name = "unsupported: compiled experts",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return has_experts(job) && job.profile.compiles_layers() && !job.model.qk_norm;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "compile with experts", "true without norms of queries and keys",
+                              "false, or with them");
+        }};
+
+constexpr ValidityRule kExpertRoot = {
+    .name = "unsupported: experts with root_holds_ends",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return has_experts(job) && job.profile.root_holds_ends; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "root_holds_ends with experts", "true", "false");
+        }};
+
+// --- what torchtitan refuses, or runs as something else ------------------------------------------
+
+std::int64_t shards_of(const Job& job, const Plan& plan) {
+  return dp_of(job, plan) * plan.cp / plan.dp_replicate;
+}
+
+// distributed/utils.py, maybe_enable_amp: beside tp or pp FSDP alone brings bf16.
+constexpr ValidityRule kRanksShareShards = {
+    .name = "unsupported: ranks without shards",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.cluster.world_size() > 1 && shards_of(job, plan) < 2;
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "dp * cp / dp_replicate is 1: " +
+                 std::string(plan.dp_replicate > 1
+                                 ? "torchtitan then replicates by DDP"
+                                 : "without FSDP torchtitan trains in fp32 (distributed/utils.py, "
+                                   "maybe_enable_amp)") +
+                 ", which is not modelled; modelled: 2 or more, or one GPU";
+        }};
+
+// On one GPU mixed precision is autocast (the same).
+constexpr ValidityRule kZeroFitsShards = {
+    .name = "zero_3_needs_shards",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return (plan.zero == 0) != (job.cluster.world_size() == 1); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const std::int64_t num_gpus = job.cluster.world_size();
+          return "zero " + number_text(plan.zero) + " on " + number_text(num_gpus) +
+                 (num_gpus == 1 ? " GPU; valid: zero 0" : " GPUs; valid: zero 3");
+        }};
+
+constexpr ValidityRule kSpFollowsTp = {
+    .name = "sequence_parallel_follows_tp",
+    .reads = {PlanField::kTp, PlanField::kSequenceParallel},
+    .broken = [](const Job&, const Plan& plan) { return plan.sequence_parallel != (plan.tp > 1); },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "sequence_parallel " + std::string(plan.sequence_parallel ? "true" : "false") +
+                 " with tp " + number_text(plan.tp) + "; valid: true with tp > 1, else false";
+        }};
+
+constexpr ValidityRule kVocabByTp = {
+    .name = "vocab_divisible_by_tp",
+    .reads = {PlanField::kTp},
+    .broken = [](const Job& job, const Plan& plan) { return job.model.vocab % plan.tp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("vocab", job.model.vocab, "tp", plan.tp);
+        }};
+
+// generate_llm_fqn_per_model_part: embedding and head count as a layer each; no stage is empty.
+constexpr ValidityRule kLayersFillStages = {
+    .name = "layers_fill_stages",
+    .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kLayersPerChunk},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.layers_per_chunk.empty() && plan.pp * plan.vpp > 1 &&
+                 (job.model.num_layers() + 2) / plan.vpp / plan.pp < 2;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "num_layers " + number_text(job.model.num_layers()) + " + 2 over pp " +
+                 number_text(plan.pp) + " * vpp " + number_text(plan.vpp) +
+                 " stages leaves fewer than 2 a stage; valid: pp * vpp at most " +
+                 number_text((job.model.num_layers() + 2) / 2);
+        }};
+
+// distributed/parallel_dims.py, _validate; without ep every expert is divided over tp whatever
+// expert_tensor_parallel_degree says (models/llama4/infra/parallelize.py, apply_moe_ep_tp).
+constexpr ValidityRule kEtpFitsTp = {
+    .name = "etp_is_1_or_tp",
+    .reads = {PlanField::kTp, PlanField::kEp, PlanField::kEtp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.etp != plan.tp && (plan.ep == 1 || plan.etp != 1);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "etp " + number_text(plan.etp) + " with tp " + number_text(plan.tp) + " and ep " +
+                 number_text(plan.ep) + "; valid: " + number_text(plan.tp) +
+                 (plan.ep > 1 ? " or 1" : ", without ep tp divides every expert");
+        }};
+
+std::int64_t expert_ranks(const Plan& plan) {
+  return plan.ep * plan.etp;
+}
+
+// The mesh of experts: dp_shard * cp * tp ranks are efsdp * ep * etp (build_mesh).
+constexpr ValidityRule kExpertsFillShards = {
+    .name = "ep_etp_divide_shards",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
+              PlanField::kEp, PlanField::kEtp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && shards_of(job, plan) * plan.tp % expert_ranks(plan) != 0;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("dp / dp_replicate * cp * tp", shards_of(job, plan) * plan.tp,
+                               "ep * etp", expert_ranks(plan));
+        }};
+
+std::int64_t sharded_experts(const Job& job, const Plan& plan) {
+  return shards_of(job, plan) * plan.tp / plan.etp;
+}
+
+// With ep.
+bool splits_rows(const Job& job, const Plan& plan) {
+  const std::int64_t shards = sharded_experts(job, plan) / plan.ep;
+  return shards > 0 && job.model.hidden % shards == 0 &&
+         job.model.moe.expert_ffn / plan.etp % shards == 0;
+}
+
+// FSDP pads a tensor of fewer experts than shards (padded_experts); with ep it shards the next
+// dimension instead, which they must divide (_fsdp_param.py, _init_sharded_param).
+constexpr ValidityRule kExpertsFillTheirShards = {
+    .name = "unsupported: more shards than experts",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
+              PlanField::kEp, PlanField::kEtp, PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_experts(job) && plan.zero == 3 && plan.ep > 1 &&
+                 sharded_experts(job, plan) > job.model.moe.num_experts && !splits_rows(job, plan);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "shards of experts times ep",
+                              number_text(sharded_experts(job, plan)),
+                              "at most " + number_text(job.model.moe.num_experts) +
+                                  " (num_experts), ep 1, or shards that divide hidden and expert "
+                                  "width");
+        }};
+
+// Chunks between the first, with the embedding, and the last, with the head.
+// components/optimizer.py gives each model part an optimizer of its own, and torch.optim.Optimizer
+// refuses a part without parameters.
+constexpr ValidityRule kInnerChunksHaveLayers = {
+    .name = "inner_chunks_have_layers",
+    .reads = {PlanField::kLayersPerChunk},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          const std::vector<std::int64_t>& layers = plan.layers_per_chunk;
+          return layers.size() > 2 && std::count(layers.begin() + 1, layers.end() - 1, 0) > 0;
+        },
+    .explain = [](const Job&, const Plan&) -> std::string {
+      return "layers_per_chunk leaves a chunk between the first and the last with 0 layers; valid: "
+             "at least 1";
+    }};
+
+constexpr std::array kRules = {
+    kSizesPositive,
+    // modelled
+    kZero,
+    kSchedule,
+    kPrecision,
+    kCpMethod,
+    kGradDtype,
+    kMasterFp32Only,
+    kExpAvgDtype,
+    kExpAvgSqDtype,
+    kRecompute,
+    kModel,
+    kNoMultiTokenPrediction,
+    kLatentOnOneRankOf,
+    kLatentSharded,
+    kLatentEager,
+    kFlexIsLatent,
+    kExperts,
+    kExpertsOnOneStage,
+    kScoredRowsSharded,
+    kCompiledExperts,
+    kExpertRoot,
+    kFusedHeadDim,
+    kHeadDimFromHidden,
+    kOffloadOptimizerUnsupported,
+    kOffloadActivationsUnsupported,
+    kOffloadParametersUnsupported,
+    kMoeBufferFactorUnsupported,
+    kTrainsAll,
+    kAdamWOnly,
+    // accepted
+    kRankOrderComplete,
+    kWorldByTpCpPp,
+    kHeadsByTp,
+    kKvHeadsByTp,
+    kQwen3TpOrCp,
+    kQwen3OnOneStage,
+    kHeadsByKvHeads,
+    kVocabByTp,
+    kScheduleFitsPipeline,
+    kLayersFillStages,
+    kLayersPerChunk,
+    kInnerChunksHaveLayers,
+    kDpMatchesWorld,
+    kGlobalBatch,
+    kInterleavedMicrobatches,
+    kSpFollowsTp,
+    kSequenceByCp,
+    kSequenceByTp,
+    kFfnByTp,
+    kExpertAxesNeedExperts,
+    kExpertsByEp,
+    kExpertFfnByEtp,
+    kDpReplicate,
+    kEtpFitsTp,
+    kExpertsFillShards,
+    kExpertsFillTheirShards,
+    kRanksShareShards,
+    kZeroFitsShards,
+    kFp8NeedsGpu,
+    kMicrobatchTooLarge,
+};
+
+}  // namespace
+
+std::span<const ValidityRule> torchtitan_validity_rules() {
+  return kRules;
+}
+
+}  // namespace shardplan

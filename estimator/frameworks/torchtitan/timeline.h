@@ -1,0 +1,14 @@
+// The allocations of one pipeline rank of torchtitan in the order of time: the model, the first
+// step, two more.
+#pragma once
+
+#include <vector>
+
+#include "estimator/answer/stage_memory.h"
+
+namespace shardplan {
+
+std::vector<AllocationEvent> torchtitan_timeline(const Job& job, const Plan& plan,
+                                                 const StagePieces& pieces);
+
+}  // namespace shardplan

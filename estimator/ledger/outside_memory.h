@@ -1,0 +1,32 @@
+// Memory outside the allocator: CUDA context, library handles and workspaces, NCCL communicators.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/plan/job.h"
+#include "estimator/plan/memory_estimate.h"
+
+namespace shardplan {
+
+// Rows with in_allocator == false for one rank of pipeline stage pp_rank: context, libraries, and
+// one row per communicator that the plan uses (all groups when the profile creates them eagerly).
+// Measured values of the GPU file are used where present; each row's formula says which.
+std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_rank);
+
+// The sum of outside_rows without building them; for search.
+std::int64_t outside_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank);
+
+// Workspace of cuDNN 9 scaled-dot-product attention backward, bytes, closed form: batch, query
+// heads and kv heads on this rank, lengths, head dimension.
+struct AttentionShape {
+  std::int64_t batch = 1;
+  std::int64_t query_heads = 1;
+  std::int64_t kv_heads = 1;
+  std::int64_t query_length = 0;
+  std::int64_t kv_length = 0;
+  std::int64_t head_dim = 128;
+};
+std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, bool deterministic);
+
+}  // namespace shardplan

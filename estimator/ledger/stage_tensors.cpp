@@ -1,0 +1,278 @@
+#include "estimator/ledger/stage_tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "estimator/frameworks/megatron/fp8_weights.h"
+
+namespace shardplan {
+namespace {
+
+std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kEmbedding: return embedding_parameters(model);
+    case BlockKind::kFirstLayer: return layer_parameters(model, model.layers.front());
+    case BlockKind::kLastLayer: return layer_parameters(model, model.layers.back());
+    case BlockKind::kDenseLayer: return layer_parameters(model, {.is_moe = false});
+    case BlockKind::kFirstMoeLayer:
+    case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
+    case BlockKind::kMtp: return mtp_parameters(model);
+    case BlockKind::kHead:
+    case BlockKind::kLogits: return head_parameters(model);
+    case BlockKind::kCast:
+    case BlockKind::kLoss:
+    case BlockKind::kSentOutput: return {};
+  }
+  return {};
+}
+
+struct LocalTensor {
+  std::int64_t elements = 0;
+  bool is_expert = false;
+  bool is_linear = false;  // and not an expert's
+};
+
+std::vector<LocalTensor> local_tensors(const Job& job, const Plan& plan, BlockKind kind) {
+  std::vector<LocalTensor> local;
+  for (const ParameterTensor& tensor : tensors_of(job.model, kind)) {
+    local.push_back({.elements = local_elements(job, plan, tensor),
+                     .is_expert = tensor.sharding == Sharding::kExpert,
+                     .is_linear = is_dense_linear(tensor)});
+  }
+  return local;
+}
+
+LocalParameters sum_of(const std::vector<LocalTensor>& tensors) {
+  LocalParameters sum;
+  for (const LocalTensor& tensor : tensors) {
+    (tensor.is_expert ? sum.expert : sum.dense) += tensor.elements;
+    sum.linear += tensor.is_linear ? tensor.elements : 0;
+  }
+  return sum;
+}
+
+// One contiguous buffer of Megatron-LM (core/distributed/param_and_grad_buffer.py): parameters in
+// reverse order, each at a multiple of 64 elements, buckets of at least bucket_size elements padded
+// at their end to a multiple of lcm(S, 128).
+class PaddedBuffer {
+ public:
+  PaddedBuffer(std::int64_t shard, std::int64_t bucket_size)
+      : end_multiple_(std::lcm(shard, std::int64_t{128})), bucket_size_(bucket_size) {}
+
+  void add(std::int64_t elements) {
+    constexpr std::int64_t kStartMultiple = 64;
+    end_ = round_up(end_, kStartMultiple) + elements;
+    elements_ += elements;
+    if (bucket_size_ > 0 && end_ - bucket_start_ >= bucket_size_) {
+      close_bucket();
+    }
+  }
+  // From now on nothing is added.
+  std::int64_t close() {
+    close_bucket();
+    return end_;
+  }
+  std::int64_t padding() const { return end_ - elements_; }
+
+ private:
+  void close_bucket() {
+    end_ = round_up(end_, end_multiple_);
+    bucket_start_ = end_;
+  }
+
+  std::int64_t end_multiple_;
+  std::int64_t bucket_size_;
+  std::int64_t elements_ = 0;
+  std::int64_t end_ = 0;
+  std::int64_t bucket_start_ = 0;
+};
+
+using TensorsByKind = std::array<std::vector<LocalTensor>, kNumBlockKinds>;
+
+struct PaddedBuffers {
+  PaddedBuffer dense;
+  PaddedBuffer linear;
+  PaddedBuffer expert;
+};
+
+void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLayout& chunk,
+               bool linear_apart, PaddedBuffers& buffers) {
+  const auto add = [&](BlockKind kind) {
+    for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
+      (tensor.is_expert ? tensors.expert : tensors.dense) += tensor.elements;
+      tensors.dense_linear += tensor.is_linear ? tensor.elements : 0;
+      PaddedBuffer& dense = tensor.is_linear && linear_apart ? buffers.linear : buffers.dense;
+      (tensor.is_expert ? buffers.expert : dense).add(tensor.elements);
+      tensors.largest_dense_tensor =
+          std::max(tensors.largest_dense_tensor, tensor.is_expert ? 0 : tensor.elements);
+    }
+  };
+  for (auto unit = chunk.units.rbegin(); unit != chunk.units.rend(); ++unit) {
+    for (std::int64_t i = 0; i < unit->count; ++i) {
+      for (auto run = unit->blocks.rbegin(); run != unit->blocks.rend(); ++run) {
+        for (std::int64_t block = 0; block < run->count; ++block) { add(run->kind); }
+      }
+    }
+  }
+  if (chunk.has_embedding_copy) {  // the token table without learned positions
+    const LocalTensor& table = local[static_cast<std::size_t>(BlockKind::kEmbedding)].front();
+    tensors.dense += table.elements;
+    buffers.dense.add(table.elements);
+  }
+}
+
+void sum_layers(StageTensors& tensors, const TensorsByKind& local, const StageLayout& stage) {
+  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
+    const std::int64_t count = count_blocks(stage, kind);
+    if (count == 0) {
+      continue;
+    }
+    const LocalParameters layer = sum_of(local[static_cast<std::size_t>(kind)]);
+    tensors.layers_dense += count * layer.dense;
+    tensors.layers_expert += count * layer.expert;
+    if (layer.total() > tensors.largest_layer_dense + tensors.largest_layer_expert) {
+      tensors.largest_layer_dense = layer.dense;
+      tensors.largest_layer_expert = layer.expert;
+    }
+  }
+}
+
+void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  const MlaSpec& mla = model.mla;
+  const std::int64_t h = model.hidden;
+  const std::int64_t heads = div_ceil(model.num_heads, plan.tp);
+  if (!model.is_mla()) {
+    const std::int64_t query = heads * model.head_dim;
+    const std::int64_t key_value = 2 * div_ceil(model.num_kv_heads, plan.tp) * model.head_dim;
+    shapes.push_back({.rows = query + key_value, .columns = h});
+    shapes.push_back({.rows = h, .columns = query});
+    return;
+  }
+  const std::int64_t query = heads * mla.qk_head_dim();
+  const std::int64_t key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim);
+  if (mla.q_lora_rank > 0) {
+    shapes.push_back({.rows = mla.q_lora_rank, .columns = h});
+    shapes.push_back({.rows = query, .columns = mla.q_lora_rank});
+  } else {
+    shapes.push_back({.rows = query, .columns = h});
+  }
+  shapes.push_back({.rows = mla.kv_lora_rank + mla.qk_rope_head_dim, .columns = h});
+  shapes.push_back({.rows = key_value, .columns = mla.kv_lora_rank});
+  shapes.push_back({.rows = h, .columns = heads * mla.v_head_dim});
+}
+
+void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, std::int64_t width,
+                    std::int64_t count) {
+  if (width > 0) {
+    const std::int64_t pieces = model.gated_ffn ? 2 : 1;
+    shapes.push_back({.rows = pieces * width, .columns = model.hidden, .count = count});
+    shapes.push_back({.rows = model.hidden, .columns = width, .count = count});
+  }
+}
+
+}  // namespace
+
+// distributed_data_parallel.py and training.py: buckets only with overlapped reduction, on the
+// first pipeline rank and in its first chunk.
+std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
+                                      std::int64_t shard) {
+  constexpr std::int64_t kSmallest = 40'000'000;
+  constexpr std::int64_t kPerRank = 1'000'000;
+  const bool buckets = is_megatron(job.profile.memory_model) && job.profile.overlap_grad_reduce &&
+                       stage.pp_rank == 0 && chunk == 0;
+  return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
+}
+
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage) {
+  StageTensors tensors;
+  TensorsByKind local;
+  std::array<bool, kNumBlockKinds> needed{};
+  needed[static_cast<std::size_t>(BlockKind::kEmbedding)] = true;
+  for (const ChunkLayout& chunk : stage.chunks) {
+    for (const Unit& unit : chunk.units) {
+      for (const BlockRun& run : unit.blocks) { needed[static_cast<std::size_t>(run.kind)] = true; }
+    }
+  }
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    if (needed[i]) {
+      local[i] = local_tensors(job, plan, static_cast<BlockKind>(i));
+    }
+  }
+  const std::int64_t dense_shard = dense_shard_size(job, plan);
+  const std::int64_t expert_shard = expert_state_shards(job, plan);
+  const bool linear_apart = keeps_fp8_weights(job, plan);
+  for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
+    const auto buffer = [&](std::int64_t shard) {
+      return PaddedBuffer(shard, megatron_bucket_elements(job, stage, chunk, shard));
+    };
+    PaddedBuffers buffers = {.dense = buffer(dense_shard),
+                             .linear = buffer(dense_shard),
+                             .expert = buffer(expert_shard)};
+    const std::int64_t before = tensors.dense + tensors.expert;
+    const std::int64_t linear_before = tensors.dense_linear + tensors.expert;
+    add_chunk(tensors, local, stage.chunks[chunk], linear_apart, buffers);
+    const std::int64_t elements = tensors.dense + tensors.expert - before;
+    if (elements > tensors.largest_chunk) {
+      tensors.largest_chunk = elements;
+      tensors.largest_chunk_linear = tensors.dense_linear + tensors.expert - linear_before;
+    }
+    tensors.chunks.push_back({.dense = buffers.dense.close() + buffers.linear.close(),
+                              .expert = buffers.expert.close()});
+    tensors.dense_padding += buffers.dense.padding();
+    tensors.linear_padding += buffers.linear.padding();
+    tensors.expert_padding += buffers.expert.padding();
+  }
+  sum_layers(tensors, local, stage);
+  return tensors;
+}
+
+LocalParameters block_parameters(const Job& job, const Plan& plan, BlockKind kind) {
+  return sum_of(local_tensors(job, plan, kind));
+}
+
+std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind) {
+  const ModelSpec& model = job.model;
+  const bool is_moe =
+      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && model.layers.back().is_moe);
+  std::vector<WeightShape> shapes;
+  switch (kind) {
+    case BlockKind::kEmbedding:
+    case BlockKind::kCast:
+    case BlockKind::kLoss:
+    case BlockKind::kSentOutput: return shapes;
+    case BlockKind::kHead:
+    case BlockKind::kLogits:
+      shapes.push_back(
+          {.rows = div_exact(padded_vocab(job, plan), plan.tp), .columns = model.hidden});
+      return shapes;
+    case BlockKind::kMtp:
+      shapes.push_back({.rows = div_ceil(model.hidden, plan.tp), .columns = 2 * model.hidden});
+      break;
+    case BlockKind::kFirstLayer:
+    case BlockKind::kFirstMoeLayer:
+    case BlockKind::kLastLayer:
+    case BlockKind::kDenseLayer:
+    case BlockKind::kMoeLayer: break;
+  }
+  add_attention_shapes(shapes, job, plan);
+  if (!is_moe) {
+    add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);
+    return shapes;
+  }
+  const std::vector<WeightShape> experts = expert_weight_shapes(job, plan);
+  shapes.insert(shapes.end(), experts.begin(), experts.end());
+  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
+  return shapes;
+}
+
+std::vector<WeightShape> expert_weight_shapes(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  std::vector<WeightShape> shapes;
+  add_ffn_shapes(shapes, model, div_ceil(model.moe.expert_ffn, plan.etp),
+                 div_ceil(model.moe.num_experts, plan.ep));
+  return shapes;
+}
+
+}  // namespace shardplan

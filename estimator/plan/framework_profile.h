@@ -1,0 +1,385 @@
+// What a training framework does with memory and time, as named behaviours and numbers.
+// Files under data/frameworks select the behaviours; each behaviour is one row table in the
+// estimator.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimator/plan/dtype.h"
+#include "estimator/plan/plan.h"
+
+namespace shardplan {
+
+// Which family of row tables and which validity rules apply.
+enum class MemoryModel {
+  kFujii2024,      // the closed formula of arXiv 2411.06465 as its author's calculator has it
+  kMegatron,       // Megatron-LM with Transformer Engine
+  kNative,         // our own trainer
+  kTorchtitan,     // pytorch/torchtitan: FSDP2, eager or compiled blocks
+  kMegatronLocal,  // Megatron-core with its local layer spec: plain PyTorch
+  kNanotron,       // nanotron: its own modules under autograd, fp32 gradient buffer
+  kDeepspeed,      // DeepSpeed ZeRO-1, 2 and 3 around Hugging Face's Llama
+};
+
+// Whether blocks have rows of gradients, which the first backward pass makes and later ones find.
+constexpr bool blocks_have_gradients(MemoryModel model) {
+  return model == MemoryModel::kTorchtitan;
+}
+
+// Megatron-core's parallelism and buffers, with Transformer Engine's layers or its own.
+constexpr bool is_megatron(MemoryModel model) {
+  return model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal;
+}
+
+enum class SwigluKind {
+  kFused,    // fc1 output kept, gate and product in one kernel: 6f bytes per token kept
+  kUnfused,  // silu(gate) kept as well: 8f bytes per token
+};
+
+enum class CrossEntropyKind {
+  kTeFused,              // Transformer Engine, gradient written over the bf16 logits
+  kTeFusedSeparateGrad,  // newer Transformer Engine: separate fp32 gradient
+  kNativeFused,          // Megatron's own fused loss: fp32 softmax kept, cast back to bf16
+  kUnfused,              // fp32 copy of the logits becomes the softmax, cast back
+  kChunked,              // native: bf16 logits of one chunk of tokens, gradient in place
+};
+
+// Which attention kernels run. kAuto: what Transformer Engine chooses for the GPU and the run.
+enum class AttentionBackend {
+  kAuto,
+  kFused,    // cuDNN: works in the layout of the products
+  kFlash,    // FlashAttention 2: batch first, so its output is copied back to sequence first
+  kUnfused,  // batched products and softmax: the probabilities are saved
+  kLocal,    // Megatron-core's own layers without Transformer Engine's: they save them, too
+  kFlex,     // PyTorch's flex_attention, a Triton kernel
+};
+
+// How tokens reach the experts of other ranks.
+enum class MoeDispatcher {
+  kAllToAll,   // each rank sends its tokens to the ranks that hold their experts
+  kAllGather,  // every rank gathers all tokens and picks those of its experts
+  kDeepEp,     // DeepEP: a token goes once to each node and each rank that has experts of its own
+  kHybridEp,   // DeepEP's branch hybrid-ep: the same by NVLink domain, permuted on the way
+};
+
+// What of a step the host launches as CUDA graphs, in place of kernel by kernel.
+enum class CudaGraphs {
+  kNone,
+  kRouter,     // of experts what stands in front of the exchange: router and preprocessing
+  kAttention,  // that and attention; dense FFN and experts are eager
+  kLayers,     // whole transformer layers
+  kIteration,  // everything from the first forward pass to the last backward pass
+};
+
+// How values are scaled before they are rounded to fp8, in Megatron-LM's words.
+enum class Fp8Recipe {
+  kDelayed,     // a scale a tensor, of the largest values of the steps before
+  kTensorwise,  // a scale a tensor, of its own largest value
+  kBlockwise,   // a scale for 128 values, of weights for 128 x 128
+  kMxfp8,       // a scale for 32 values
+};
+
+// When FSDP2 frees a block's gathered parameters after its forward.
+enum class ReshardAfterForward {
+  kDefault,  // yes without pipelining, no with it; never those of final norm and head
+  kNever,
+  kAlways,
+};
+
+// DeepSpeed's overlap_comm: whether gathers and reductions run beside the work of a microbatch.
+enum class OverlapComm {
+  kDefault,  // under ZeRO-3
+  kOff,
+  kOn,
+};
+
+// Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss in the model of
+// transformers that DeepSpeed trains.
+enum class LigerKernel {
+  kOff,
+  kOn,          // as 0.8.3 and later have them
+  kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
+};
+
+// Which gradients DeepSpeed's ZeRO-1 and 2 look through for infinities and NaNs before a step, and
+// how.
+enum class OverflowCheck {
+  kFp16ByCopies,  // those in fp16: a copy in fp32 and masks, tensor by tensor
+  kByCopies,      // those in bf16 as well
+  kByExtremes,    // both: the largest and the smallest value of each tensor, no copies
+};
+
+enum class AllocatorKind {
+  kStaticArenas,       // two arenas, sizes known before the first step
+  kCaching,            // PyTorch CUDACachingAllocator, default settings
+  kCachingExpandable,  // the same with expandable_segments:True
+};
+
+// What a framework recomputes where nobody says otherwise.
+enum class DefaultRecompute {
+  kNone,
+  kEverySecondLayer,  // torchtitan: mode selective with selective_ac_option 2
+};
+
+enum class TpOverlap {
+  kExposed,   // collectives stand between the linears
+  kBackward,  // those of input gradients and gathered inputs beside the products of backward
+  kPieces,    // all in pieces of the tokens, each beside the products of another piece
+};
+
+enum class CpOverlap {
+  kExposed,
+  kAttention,  // a hop runs beside the attention to the keys of the one before
+  kSequences,  // likewise; gradients, to which calls of every sequence add, beside one sequence's
+};
+
+// Names as written in the profiles' files, in options and in reports.
+inline constexpr std::array<NamedValue<MemoryModel>, 7> kMemoryModels = {{
+    {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
+    {.value = MemoryModel::kMegatron, .name = "megatron"},
+    {.value = MemoryModel::kNative, .name = "native"},
+    {.value = MemoryModel::kTorchtitan, .name = "torchtitan"},
+    {.value = MemoryModel::kMegatronLocal, .name = "megatron_local"},
+    {.value = MemoryModel::kNanotron, .name = "nanotron"},
+    {.value = MemoryModel::kDeepspeed, .name = "deepspeed"},
+}};
+inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
+    {.value = SwigluKind::kFused, .name = "fused"},
+    {.value = SwigluKind::kUnfused, .name = "unfused"},
+}};
+inline constexpr std::array<NamedValue<CrossEntropyKind>, 5> kCrossEntropyKinds = {{
+    {.value = CrossEntropyKind::kTeFused, .name = "te_fused"},
+    {.value = CrossEntropyKind::kTeFusedSeparateGrad, .name = "te_fused_separate_grad"},
+    {.value = CrossEntropyKind::kNativeFused, .name = "native_fused"},
+    {.value = CrossEntropyKind::kUnfused, .name = "unfused"},
+    {.value = CrossEntropyKind::kChunked, .name = "chunked"},
+}};
+inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
+    {.value = AllocatorKind::kStaticArenas, .name = "static_arenas"},
+    {.value = AllocatorKind::kCaching, .name = "caching"},
+    {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
+}};
+inline constexpr std::array<NamedValue<AttentionBackend>, 6> kAttentionBackends = {{
+    {.value = AttentionBackend::kAuto, .name = "auto"},
+    {.value = AttentionBackend::kFused, .name = "fused"},
+    {.value = AttentionBackend::kFlash, .name = "flash"},
+    {.value = AttentionBackend::kUnfused, .name = "unfused"},
+    {.value = AttentionBackend::kLocal, .name = "local"},
+    {.value = AttentionBackend::kFlex, .name = "flex"},
+}};
+inline constexpr std::array<NamedValue<MoeDispatcher>, 4> kMoeDispatchers = {{
+    {.value = MoeDispatcher::kAllToAll, .name = "alltoall"},
+    {.value = MoeDispatcher::kAllGather, .name = "allgather"},
+    {.value = MoeDispatcher::kDeepEp, .name = "deepep"},
+    {.value = MoeDispatcher::kHybridEp, .name = "hybridep"},
+}};
+inline constexpr std::array<NamedValue<CudaGraphs>, 5> kCudaGraphs = {{
+    {.value = CudaGraphs::kNone, .name = "none"},
+    {.value = CudaGraphs::kRouter, .name = "router"},
+    {.value = CudaGraphs::kAttention, .name = "attention"},
+    {.value = CudaGraphs::kLayers, .name = "layers"},
+    {.value = CudaGraphs::kIteration, .name = "iteration"},
+}};
+inline constexpr std::array<NamedValue<Fp8Recipe>, 4> kFp8Recipes = {{
+    {.value = Fp8Recipe::kDelayed, .name = "delayed"},
+    {.value = Fp8Recipe::kTensorwise, .name = "tensorwise"},
+    {.value = Fp8Recipe::kBlockwise, .name = "blockwise"},
+    {.value = Fp8Recipe::kMxfp8, .name = "mxfp8"},
+}};
+inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterForward = {{
+    {.value = ReshardAfterForward::kDefault, .name = "default"},
+    {.value = ReshardAfterForward::kNever, .name = "never"},
+    {.value = ReshardAfterForward::kAlways, .name = "always"},
+}};
+inline constexpr std::array<NamedValue<OverlapComm>, 3> kOverlapComms = {{
+    {.value = OverlapComm::kDefault, .name = "default"},
+    {.value = OverlapComm::kOff, .name = "off"},
+    {.value = OverlapComm::kOn, .name = "on"},
+}};
+inline constexpr std::array<NamedValue<LigerKernel>, 3> kLigerKernels = {{
+    {.value = LigerKernel::kOff, .name = "off"},
+    {.value = LigerKernel::kOn, .name = "on"},
+    {.value = LigerKernel::kThrough082, .name = "through_0.8.2"},
+}};
+inline constexpr std::array<NamedValue<OverflowCheck>, 3> kOverflowChecks = {{
+    {.value = OverflowCheck::kFp16ByCopies, .name = "fp16_by_copies"},
+    {.value = OverflowCheck::kByCopies, .name = "by_copies"},
+    {.value = OverflowCheck::kByExtremes, .name = "by_extremes"},
+}};
+inline constexpr std::array<NamedValue<DefaultRecompute>, 2> kDefaultRecomputes = {{
+    {.value = DefaultRecompute::kNone, .name = "none"},
+    {.value = DefaultRecompute::kEverySecondLayer, .name = "every_second_layer"},
+}};
+inline constexpr std::array<NamedValue<TpOverlap>, 3> kTpOverlaps = {{
+    {.value = TpOverlap::kExposed, .name = "exposed"},
+    {.value = TpOverlap::kBackward, .name = "backward"},
+    {.value = TpOverlap::kPieces, .name = "pieces"},
+}};
+inline constexpr std::array<NamedValue<CpOverlap>, 3> kCpOverlaps = {{
+    {.value = CpOverlap::kExposed, .name = "exposed"},
+    {.value = CpOverlap::kAttention, .name = "attention"},
+    {.value = CpOverlap::kSequences, .name = "sequences"},
+}};
+constexpr const auto& names_of(MemoryModel) {
+  return kMemoryModels;
+}
+constexpr const auto& names_of(SwigluKind) {
+  return kSwigluKinds;
+}
+constexpr const auto& names_of(CrossEntropyKind) {
+  return kCrossEntropyKinds;
+}
+constexpr const auto& names_of(AllocatorKind) {
+  return kAllocatorKinds;
+}
+
+constexpr const auto& names_of(AttentionBackend) {
+  return kAttentionBackends;
+}
+constexpr const auto& names_of(MoeDispatcher) {
+  return kMoeDispatchers;
+}
+constexpr const auto& names_of(CudaGraphs) {
+  return kCudaGraphs;
+}
+constexpr const auto& names_of(Fp8Recipe) {
+  return kFp8Recipes;
+}
+constexpr const auto& names_of(ReshardAfterForward) {
+  return kReshardAfterForward;
+}
+constexpr const auto& names_of(OverlapComm) {
+  return kOverlapComms;
+}
+constexpr const auto& names_of(LigerKernel) {
+  return kLigerKernels;
+}
+constexpr const auto& names_of(OverflowCheck) {
+  return kOverflowChecks;
+}
+constexpr const auto& names_of(DefaultRecompute) {
+  return kDefaultRecomputes;
+}
+constexpr const auto& names_of(TpOverlap) {
+  return kTpOverlaps;
+}
+constexpr const auto& names_of(CpOverlap) {
+  return kCpOverlaps;
+}
+
+struct FrameworkProfile {
+  std::string name;     // "megatron"
+  std::string version;  // "core_v0.16.1"
+  MemoryModel memory_model = MemoryModel::kMegatron;
+
+  // Options: declared in the profile's file with type, default and source; a case line may set
+  // them.
+  SwigluKind swiglu = SwigluKind::kFused;
+  CrossEntropyKind cross_entropy = CrossEntropyKind::kTeFused;
+  bool gradient_accumulation_fusion = true;  // weight gradient GEMM adds into the main gradient
+  bool dummy_weight_gradients = true;  // Transformer Engine's cached dummies, one per weight shape
+  bool overlap_grad_reduce = false;
+  bool overlap_param_gather = false;
+  Fp8Recipe fp8_recipe = Fp8Recipe::kDelayed;  // of precision fp8
+  bool fp8_param_gather = false;     // weights of linear layers are fp8 alone, without a bf16 copy
+  bool eager_communicators = false;  // every group's communicator created at start-up
+  bool deterministic_attention = false;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
+  bool masked_softmax_fusion = true;       // kLocal: one kernel scales, masks and normalises
+  bool attention_softmax_in_fp32 = false;  // kLocal: and where it does not, fp32 is kept
+  bool attention_mask = false;             // the data loader makes a mask of [b, 1, s, s] bytes
+  MoeDispatcher moe_dispatcher = MoeDispatcher::kAllToAll;
+  DType moe_router_dtype = DType::kBf16;  // of routing probabilities: bf16 stands for the weights'
+  // Tokens choose their experts in turn, whatever the router says: every expert has as many.
+  bool moe_router_force_load_balancing = false;
+  bool moe_grouped_gemm = true;     // one grouped product for all experts; else one after the other
+  bool moe_permute_fusion = false;  // one kernel permutes rows of experts, or puts them back
+  // That kernel looks at every expert for each token (Transformer Engine before 2.6).
+  bool moe_permute_scans_experts = false;
+  bool moe_router_casts = false;   // the router's input and weights become fp32 for its product
+  bool moe_router_fusion = false;  // fused kernels choose experts; else operators of PyTorch
+  bool moe_shared_expert_overlap = false;  // shared experts run beside the exchanges of others
+  bool rope_fusion = true;  // one kernel turns queries and keys; else operators of PyTorch
+  CudaGraphs cuda_graphs = CudaGraphs::kNone;
+  bool launch_blocking = false;  // the host waits for each kernel: nothing runs beside another
+  bool init_model_with_meta_device = false;  // ZeRO-2 and 3 build the model module by module
+  bool deallocate_pipeline_outputs = true;
+  bool fused_optimizer = true;   // no temporary of one fp32 copy in the optimizer step
+  bool muon_nesterov = false;    // Muon's updates look ahead by Nesterov's momentum
+  bool compile = false;          // torch.compile of what the next two say
+  bool compile_layers = true;    // where compile is on: of every transformer block
+  bool compile_loss = true;      // and of the loss
+  bool root_holds_ends = false;  // embedding, final norm and head are one FSDP group, the root's
+  ReshardAfterForward reshard_after_forward = ReshardAfterForward::kDefault;
+  bool account_for_embedding_in_split = false;  // the embedding counts as a layer of the partition
+  bool account_for_loss_in_split = false;       // so does the head
+  std::int64_t cross_entropy_chunks = 8;        // kChunked: pieces of the token dimension
+  std::int64_t tensor_parallel_chunk_tokens = 4096;  // native: tokens that tp sends as one piece
+  // Megatron-FSDP: elements that wait for their reduction, twice those gathered ahead; 0: two
+  // layers or a billion.
+  std::int64_t suggested_communication_unit_size = 0;
+  bool fsdp_whole_moments = false;  // Megatron-FSDP: no rank's moments are divided
+  bool log_params_norm = false;     // of all parameters, behind every step
+  // Microbatches whose gradient of the output layer's weight waits for the end of the step.
+  std::int64_t deferred_embedding_wgrads = 0;
+  std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
+  double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
+  double moe_load_spread = 0;  // of a rank's rows between layers and microbatches, over the mean
+  double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
+
+  bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
+  bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
+  bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
+  bool ends_on_last_stage = false;    // nanotron: final norm, head and loss, whatever they cost
+  OverlapComm overlap_comm = OverlapComm::kDefault;    // DeepSpeed, as what follows
+  std::int64_t reduce_bucket_elements = 500'000'000;   // reduce_bucket_size
+  std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
+  std::int64_t max_live_parameters = 1'000'000'000;    // stage3_max_live_parameters
+  LigerKernel liger_kernel = LigerKernel::kOff;
+  bool offload_pin_memory = true;  // pin_memory of what is offloaded
+  std::int64_t host_threads = 1;   // of a rank's optimizer on the host
+  OverflowCheck overflow_check = OverflowCheck::kByExtremes;
+  bool divides_logits_gradient = false;  // by the microbatches, in a hook; else the loss itself is
+  bool makes_buckets_first = false;      // before the loss's backward, not at the first gradient
+  bool flattens_on_gpu = true;           // the model, where the GPU has room; else on the host
+
+  // Numbers, with their source in the profile's file.
+  std::int64_t vocab_multiple = 128;       // vocabulary padded to this times tp; 1: no padding
+  std::int64_t fixed_allocated_bytes = 0;  // small tensors not listed one by one
+  std::int64_t fixed_workspace_bytes = 0;  // cuBLAS workspace inside the allocator, per stream
+  std::int64_t torch_workspace_bytes = 0;  // of torch's cuBLAS handles; 0: torch's default
+  AllocatorKind allocator = AllocatorKind::kCaching;
+  double cross_entropy_bytes_per_logit = 0;  // 0: follows from cross_entropy; else overrides it
+
+  // Defaults of the plan under this profile; printed with every answer.
+  std::int64_t default_zero = 1;
+  bool default_sequence_parallel = true;                 // when tp > 1
+  Schedule default_pipeline_schedule = Schedule::k1F1B;  // pp > 1 and vpp == 1
+  DType default_grad_dtype = DType::kFp32;
+  CpMethod default_cp_method = CpMethod::kRing;
+  DefaultRecompute default_recompute = DefaultRecompute::kNone;
+
+  // Time behaviours: shares of a cost that stays visible, 0 hidden .. 1 fully exposed.
+  double exposed_tp_share = 1;
+  double exposed_cp_share = 1;
+  double exposed_ep_share = 1;
+  double exposed_pp_share = 1;
+  double exposed_dp_share = 1;                    // of what exceeds the compute it may hide behind
+  TpOverlap tp_overlap = TpOverlap::kExposed;     // of what exposed_tp_share leaves
+  std::int64_t tp_overlap_pieces = 4;             // kPieces
+  CpOverlap cp_overlap = CpOverlap::kExposed;     // of what exposed_cp_share leaves
+  bool overlap_p2p_comm = false;                  // sends run beside the work of other chunks
+  bool overlap_moe_expert_parallel_comm = false;  // exchanges run beside another microbatch's work
+  bool scatter_gather_sends = false;  // without sequence parallelism a send is divided over tp
+  double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
+  std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients: 1 after the
+                                      // last backward pass, 2 in every microbatch
+
+  bool compiles_layers() const { return compile && compile_layers; }
+  bool compiles_loss() const { return compile && compile_loss; }
+};
+
+}  // namespace shardplan

@@ -1,0 +1,41 @@
+#include "estimator/plan/job.h"
+
+namespace shardplan {
+
+std::int64_t data_parallel_size(const Job& job, const Plan& plan) {
+  return plan.dp > 0 ? plan.dp : div_exact(job.cluster.world_size(), plan.tp * plan.cp * plan.pp);
+}
+
+std::int64_t num_microbatches(const Job& job, const Plan& plan) {
+  return div_exact(job.global_batch, data_parallel_size(job, plan) * plan.micro_batch);
+}
+
+std::int64_t tokens_per_microbatch(const Job& job, const Plan& plan) {
+  return div_exact(job.sequence_length, plan.cp) * plan.micro_batch;
+}
+
+// Megatron-LM training/tokenizer: the vocabulary is padded to a multiple of
+// make-vocab-size-divisible-by * tp. A multiple of 1 still makes it divisible by tp.
+std::int64_t padded_vocab(const Job& job, const Plan& plan) {
+  return round_up(job.model.vocab, job.profile.vocab_multiple * plan.tp);
+}
+
+std::int64_t dense_shard_size(const Job& job, const Plan& plan) {
+  return div_exact(data_parallel_size(job, plan) * plan.cp, plan.dp_replicate);
+}
+
+// The ranks of one pipeline stage are tp * cp * dp; experts divide them by ep * etp instead.
+std::int64_t expert_shard_size(const Job& job, const Plan& plan) {
+  const std::int64_t stage_ranks = plan.tp * plan.cp * data_parallel_size(job, plan);
+  return div_exact(div_exact(stage_ranks, plan.ep * plan.etp), plan.dp_replicate);
+}
+
+// Megatron-LM core_v0.16.1 core/tensor_parallel/layers.py sets allreduce to not (is_expert and
+// expert_model_parallel_size > 1), and core/distributed/distributed_data_parallel.py puts what has
+// it into the dense buffers.
+std::int64_t expert_state_shards(const Job& job, const Plan& plan) {
+  return is_megatron(job.profile.memory_model) && plan.ep == 1 ? dense_shard_size(job, plan)
+                                                               : expert_shard_size(job, plan);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,61 @@
+// Job: what is asked and not negotiable.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "estimator/plan/cluster_spec.h"
+#include "estimator/plan/framework_profile.h"
+#include "estimator/plan/model_spec.h"
+#include "estimator/plan/plan.h"
+#include "estimator/plan/units.h"
+
+namespace shardplan {
+
+// kMuon and kDistMuon: Megatron-LM's, by muon.h.
+enum class OptimizerKind { kAdamW, kSgdMomentum, kMuon, kDistMuon };
+enum class TrainedParameters { kAll, kAdapters };
+inline constexpr std::array<NamedValue<OptimizerKind>, 4> kOptimizerKinds = {{
+    {.value = OptimizerKind::kAdamW, .name = "adamw"},
+    {.value = OptimizerKind::kSgdMomentum, .name = "sgd_momentum"},
+    {.value = OptimizerKind::kMuon, .name = "muon"},
+    {.value = OptimizerKind::kDistMuon, .name = "dist_muon"},
+}};
+inline constexpr std::array<NamedValue<TrainedParameters>, 2> kTrainedParameters = {{
+    {.value = TrainedParameters::kAll, .name = "all"},
+    {.value = TrainedParameters::kAdapters, .name = "adapters"},
+}};
+constexpr const auto& names_of(OptimizerKind) {
+  return kOptimizerKinds;
+}
+constexpr const auto& names_of(TrainedParameters) {
+  return kTrainedParameters;
+}
+
+struct Job {
+  ModelSpec model;
+  ClusterSpec cluster;
+  FrameworkProfile profile;
+  std::int64_t sequence_length = 0;  // tokens
+  std::int64_t global_batch = 0;     // sequences per optimizer step, all data-parallel ranks
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  TrainedParameters trained = TrainedParameters::kAll;
+  double hidden_dropout = 0;     // after attention, FFN and embedding
+  double attention_dropout = 0;  // of attention probabilities
+};
+
+// Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.
+std::int64_t data_parallel_size(const Job& job, const Plan& plan);  // dp, without cp
+std::int64_t num_microbatches(const Job& job, const Plan& plan);    // per data-parallel rank
+std::int64_t tokens_per_microbatch(const Job& job,
+                                   const Plan& plan);  // s * b / cp, one rank, before SP
+std::int64_t padded_vocab(const Job& job, const Plan& plan);
+// Ranks that share one copy of the optimizer state of dense parameters: dp * cp / dp_replicate.
+std::int64_t dense_shard_size(const Job& job, const Plan& plan);
+// The same for routed experts: world / (pp * ep * etp) / dp_replicate.
+std::int64_t expert_shard_size(const Job& job, const Plan& plan);
+// Ranks among which the state of experts' weights is divided: those with the same experts, unless
+// the framework keeps it with the dense one.
+std::int64_t expert_state_shards(const Job& job, const Plan& plan);
+
+}  // namespace shardplan

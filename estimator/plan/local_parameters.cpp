@@ -1,0 +1,104 @@
+// Parameters of one rank: tensor widths divided over tp, ep and etp, layers over the stages.
+#include <algorithm>
+
+#include "estimator/plan/layer_partition.h"
+#include "estimator/plan/parameters.h"
+
+namespace shardplan {
+namespace {
+
+void add_tensors(LocalParameters& local, const Job& job, const Plan& plan,
+                 const std::vector<ParameterTensor>& tensors, std::int64_t copies) {
+  for (const ParameterTensor& tensor : tensors) {
+    const std::int64_t elements = copies * local_elements(job, plan, tensor);
+    (tensor.sharding == Sharding::kExpert ? local.expert : local.dense) += elements;
+    local.linear += is_dense_linear(tensor) ? elements : 0;
+  }
+}
+
+// What one pipeline rank holds.
+struct StageContents {
+  std::int64_t dense_layers = 0;
+  std::int64_t moe_layers = 0;
+  bool has_embedding = false;
+  bool has_head = false;
+};
+
+StageContents contents_of(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+  StageContents stage;
+  for (const ModelChunk& chunk : partition_layers(job, plan).chunks) {
+    if (chunk.pp_rank != pp_rank) {
+      continue;
+    }
+    const auto first = job.model.layers.begin() + chunk.first_layer;
+    const std::int64_t num_moe =
+        std::count_if(first, first + chunk.num_layers, [](const LayerSpec& l) { return l.is_moe; });
+    stage.moe_layers += num_moe;
+    stage.dense_layers += chunk.num_layers - num_moe;
+    stage.has_embedding = stage.has_embedding || chunk.has_embedding;
+    stage.has_head = stage.has_head || chunk.has_head;
+  }
+  return stage;
+}
+
+}  // namespace
+
+std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTensor& tensor) {
+  // A buffer there (models/moe/moe.py, expert_bias).
+  if (job.profile.memory_model == MemoryModel::kTorchtitan && tensor.name == "router_bias") {
+    return 0;
+  }
+  switch (tensor.sharding) {
+    case Sharding::kReplicated: return tensor.elements;
+    case Sharding::kExpert: return div_exact(tensor.elements, plan.ep * plan.etp);
+    case Sharding::kVocab:
+      return div_exact(tensor.elements, job.model.vocab) *
+             div_exact(padded_vocab(job, plan), plan.tp);
+    case Sharding::kTp: break;
+  }
+  // With fewer kv heads than tp ranks Megatron-LM still cuts the fused qkv weight into tp equal
+  // parts and gathers its output (core_v0.16.1 core/transformer/attention.py,
+  // get_query_key_value_tensors); elsewhere each rank holds one whole head, so that tp / k ranks
+  // have the same one.
+  if (job.profile.memory_model == MemoryModel::kMegatron ||
+      job.profile.memory_model == MemoryModel::kMegatronLocal) {
+    return div_exact(tensor.elements, plan.tp);
+  }
+  return div_exact(tensor.elements - tensor.kv_elements, plan.tp) +
+         div_exact(tensor.kv_elements, std::min(plan.tp, job.model.num_kv_heads));
+}
+
+std::int64_t local_elements(const Job& job, const Plan& plan,
+                            const std::vector<ParameterTensor>& tensors) {
+  std::int64_t elements = 0;
+  for (const ParameterTensor& tensor : tensors) { elements += local_elements(job, plan, tensor); }
+  return elements;
+}
+
+LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+  const ModelSpec& model = job.model;
+  const StageContents stage = contents_of(job, plan, pp_rank);
+  LocalParameters local;
+  if (stage.dense_layers > 0) {
+    add_tensors(local, job, plan, layer_parameters(model, {}), stage.dense_layers);
+  }
+  if (stage.moe_layers > 0) {
+    add_tensors(local, job, plan, layer_parameters(model, {.is_moe = true}), stage.moe_layers);
+  }
+  // Megatron-LM core/models/gpt/gpt_model.py: the stage with MTP modules embeds tokens as well.
+  const bool head_reads_table = model.tied_embeddings || model.num_mtp_layers > 0;
+  if (stage.has_embedding) {
+    add_tensors(local, job, plan, embedding_parameters(model), 1);
+  } else if (stage.has_head && head_reads_table) {
+    add_tensors(local, job, plan, table_parameters(model), 1);
+  }
+  if (stage.has_head) {
+    add_tensors(local, job, plan, head_parameters(model), 1);
+  }
+  if (stage.has_head && model.num_mtp_layers > 0) {
+    add_tensors(local, job, plan, mtp_parameters(model), model.num_mtp_layers);
+  }
+  return local;
+}
+
+}  // namespace shardplan

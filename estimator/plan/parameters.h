@@ -1,0 +1,66 @@
+// Every parameter tensor of a model with its global shape and how it is sharded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimator/plan/job.h"
+
+namespace shardplan {
+
+enum class Sharding {
+  kReplicated,  // norms, router, output biases, MLA down-projections: a copy on every tp rank
+  kTp,          // divided by tp
+  kVocab,       // embedding and head: rows padded as the profile does it, then divided by tp
+  kExpert,      // divided by ep * etp
+};
+
+struct ParameterTensor {
+  std::string name;           // "attention.qkv"
+  std::int64_t elements = 0;  // of the whole model, one layer; vocabulary unpadded
+  Sharding sharding = Sharding::kReplicated;
+  std::int64_t kv_elements = 0;  // the part that belongs to key and value heads: where a profile
+                                 // replicates these, at least one head lies on every tp rank
+  bool is_linear = false;        // of a linear layer inside a block: multiplied in fp8 under fp8
+  friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
+};
+
+inline bool is_dense_linear(const ParameterTensor& tensor) {
+  return tensor.is_linear && tensor.sharding != Sharding::kExpert;
+}
+
+// Tensors of one transformer layer, of the embedding, of the head (final norm, head matrix unless
+// tied and on the same stage), and of one multi-token-prediction module.
+std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const LayerSpec& layer);
+std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model);
+// Of these the token table alone: what a second stage holds that reads it again.
+std::vector<ParameterTensor> table_parameters(const ModelSpec& model);
+std::vector<ParameterTensor> head_parameters(const ModelSpec& model);  // final norm [+ head matrix]
+std::vector<ParameterTensor> mtp_parameters(const ModelSpec& model);
+
+// Exact count of the whole model, tied tables once, without padding. MTP modules apart.
+std::int64_t count_parameters(const ModelSpec& model);
+std::int64_t count_mtp_parameters(const ModelSpec& model);
+// Parameters that one token passes through (routed experts: topk of them).
+std::int64_t count_active_parameters(const ModelSpec& model);
+
+// Elements of one tensor on one rank, vocabulary padded as the profile does it; before ZeRO-3
+// divides them.
+std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTensor& tensor);
+std::int64_t local_elements(const Job& job, const Plan& plan,
+                            const std::vector<ParameterTensor>& tensors);  // their sum
+
+struct LocalParameters {
+  std::int64_t dense = 0;   // elements on one rank, sharded over dense_shard_size ranks
+  std::int64_t expert = 0;  // elements on one rank, sharded over expert_shard_size ranks
+  std::int64_t linear = 0;  // of the dense ones those of linear layers; the experts' all are
+  std::int64_t total() const { return dense + expert; }
+};
+
+// Elements held by one rank of pipeline stage pp_rank; before ZeRO-3 divides them. With pp > 1 a
+// second copy of the embedding table lies on the stage with the head when the tables are tied or
+// MTP modules read it, unless that stage holds the embedding itself.
+LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t pp_rank);
+
+}  // namespace shardplan

@@ -1,0 +1,77 @@
+#include "estimator/price/branch.h"
+
+#include <algorithm>
+
+#include "estimator/plan/layer_partition.h"
+
+namespace shardplan {
+namespace {
+
+bool has_microbatches(const Job& job, const Plan& plan) {
+  return job.global_batch % (data_parallel_size(job, plan) * plan.micro_batch) == 0;
+}
+
+// Every value makes rows smaller the fewer bytes it has, and adds none but those of
+// StateBytes::widened; ends of blocks are by chance.
+void choose_smallest(const std::vector<DType>& open, DType& axis) {
+  if (!open.empty()) {
+    axis = *std::ranges::min_element(open, {}, [](DType dtype) { return bytes_of(dtype); });
+  }
+}
+
+}  // namespace
+
+void choose_smallest_optimizer(const PriceFreedom& open, Plan& plan) {
+  choose_smallest(open.master_dtype, plan.master_dtype);
+  choose_smallest(open.exp_avg_dtype, plan.exp_avg_dtype);
+  choose_smallest(open.exp_avg_sq_dtype, plan.exp_avg_sq_dtype);
+}
+
+StateBytes least_state(const PriceFreedom& open, const StateBytes& state) {
+  StateBytes least = state;
+  if (!open.master_dtype.empty() || !open.exp_avg_dtype.empty() || !open.exp_avg_sq_dtype.empty()) {
+    for (std::int64_t& bytes : least.alive) { bytes -= state.block_ends; }
+    least.alive[static_cast<std::size_t>(Phase::kOptimizer)] -= state.widened;
+  }
+  return least;
+}
+
+void choose_smallest_gradients(const PriceFreedom& open, Plan& plan) {
+  choose_smallest(open.grad_dtype, plan.grad_dtype);
+}
+
+bool has_groups(const Job& job, const Plan& plan) {
+  const std::int64_t world = job.cluster.world_size();
+  const std::int64_t model_ranks = plan.tp * plan.cp * plan.pp;
+  if (plan.dp == 0 && world % model_ranks != 0) {
+    return false;
+  }
+  const std::int64_t dp = plan.dp > 0 ? plan.dp : world / model_ranks;
+  const std::int64_t stage = plan.tp * plan.cp * dp;
+  return dp > 0 && dp % plan.dp_replicate == 0 && stage % (plan.ep * plan.etp) == 0 &&
+         stage / (plan.ep * plan.etp) % plan.dp_replicate == 0;
+}
+
+bool can_run(const PricePieces& pieces, const Plan& plan) {
+  return has_microbatches(pieces.job, plan) &&
+         std::ranges::none_of(pieces.block_rules, [&](const ValidityRule* rule) {
+           return rule->broken(pieces.job, plan);
+         });
+}
+
+bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at) {
+  bool runs = false;
+  each_microbatch(open, at, [&] { runs = runs || can_run(pieces, at); });
+  return runs;
+}
+
+bool can_be_valid(const PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
+  Plan at = plan;
+  at.dp_replicate = open.dp_replicate.empty() ? plan.dp_replicate : 1;
+  return has_groups(pieces.job, at) && !layers_per_chunk(pieces.job, at).empty() &&
+         std::ranges::none_of(pieces.split_rules, [&](const ValidityRule* rule) {
+           return rule->broken(pieces.job, at);
+         });
+}
+
+}  // namespace shardplan

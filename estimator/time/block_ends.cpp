@@ -1,0 +1,158 @@
+#include "estimator/time/block_ends.h"
+
+#include "estimator/frameworks/deepspeed/liger.h"
+#include "estimator/plan/number.h"
+#include "estimator/time/collective_time.h"
+
+namespace shardplan {
+namespace {
+
+// Tokens that the loss takes at once.
+std::int64_t loss_tokens(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  if (uses_liger(context.job)) {
+    return liger_chunk_tokens(context.tokens, context.model());
+  }
+  return profile.cross_entropy == CrossEntropyKind::kChunked
+             ? div_ceil(context.tokens, profile.cross_entropy_chunks)
+             : context.tokens;
+}
+
+// The head's product. Where the loss takes the tokens in pieces, so does the head, and the last
+// piece may be shorter (validator/lower/ends.cpp).
+BlockTime head_product(const BlockContext& context, std::int64_t vocab, Precision precision) {
+  const std::int64_t rows = loss_tokens(context);
+  const std::int64_t rest = context.tokens % rows;
+  const bool is_one_gradient = uses_liger(context.job);
+  const auto product = [&](std::int64_t m, Repeats repeats) {
+    return linear(context, {.m = m, .n = vocab, .k = context.model().hidden}, precision, repeats);
+  };
+  const std::int64_t pieces = context.tokens / rows;
+  BlockTime time = product(rows, {.products = pieces, .gradients = is_one_gradient ? 1 : pieces});
+  if (rest > 0) {
+    add(time, product(rest, {.products = 1, .gradients = is_one_gradient ? 0 : 1}));
+  }
+  return time;
+}
+
+std::int64_t local_vocab(const BlockContext& context) {
+  return padded_vocab(context.job, context.plan) / context.plan.tp;
+}
+
+BlockTime over_logits(const BlockContext& context, const Passes& kernels) {
+  return memory_bound(context, number(context.tokens * local_vocab(context)), kernels);
+}
+
+// The loss reduces maximum, sum and target logit over tp: three fp32 numbers a token.
+BlockTime loss_of(const BlockContext& context, const Passes& kernels) {
+  BlockTime time = over_logits(context, kernels);
+  if (context.plan.tp > 1) {
+    const ForwardBackward all = {
+        .forward_s = all_reduce_s(context.job.cluster, context.tp, 3 * 4 * number(context.tokens)),
+        .backward_s = 0};
+    add(time, tensor_parallel(context, all, all));
+  }
+  return time;
+}
+
+}  // namespace
+
+LocalParameters local_sum(const Job& job, const Plan& plan,
+                          const std::vector<ParameterTensor>& tensors) {
+  LocalParameters sum;
+  for (const ParameterTensor& tensor : tensors) {
+    const std::int64_t elements = local_elements(job, plan, tensor);
+    (tensor.sharding == Sharding::kExpert ? sum.expert : sum.dense) += elements;
+    sum.linear += is_dense_linear(tensor) ? elements : 0;
+  }
+  return sum;
+}
+
+// A lookup that reads and writes the hidden state; backward adds into the table's gradient.
+BlockTime embedding_time(const BlockContext& context) {
+  begin_part(context, "embedding");
+  const double elements = number(context.tokens * context.model().hidden);
+  const double table = number(local_vocab(context) * context.model().hidden);
+  const TableGradientKernels gradient = table_gradient_kernels(context.job, context.plan);
+  BlockTime time =
+      memory_bound(context, 1,
+                   {.forward = elements * KernelBytes{.fused = 2 * context.element_bytes},
+                    .backward = elements * gradient.token + table * gradient.table});
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double bytes = elements * context.element_bytes;
+    const Carrier carrier = carrier_of(context.job, context.tp);
+    const bool is_sharded = context.plan.sequence_parallel;
+    const ForwardBackward all = {
+        .forward_s = is_sharded ? reduce_scatter_s(cluster, context.tp, bytes, carrier)
+                                : all_reduce_s(cluster, context.tp, bytes),
+        .backward_s = is_sharded ? all_gather_s(cluster, context.tp, bytes, carrier) : 0};
+    add(time, tensor_parallel(context, all, all));
+  }
+  time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
+  return time;
+}
+
+BlockTime head_time(const BlockContext& context) {
+  BlockTime time = logits_time(context);
+  add(time, loss_of(context, loss_kernels(context.job)));
+  if (uses_liger(context.job)) {
+    const double weight = number(local_vocab(context) * context.model().hidden);
+    add(time,
+        memory_bound(context, weight, {.forward = liger_head_kernels(context.job, context.plan)}));
+  }
+  return time;
+}
+
+BlockTime cast_time(const BlockContext& context) {
+  begin_part(context, "cast");
+  return over_logits(context, cast_kernels());
+}
+
+BlockTime loss_time(const BlockContext& context) {
+  begin_part(context, "loss");
+  return loss_of(context, loss_of_cast_kernels());
+}
+
+// The head stays in the activation type under fp8.
+BlockTime logits_time(const BlockContext& context) {
+  begin_part(context, "head");
+  const ModelSpec& model = context.model();
+  const Precision precision =
+      context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
+  BlockTime time = head_product(context, local_vocab(context), precision);
+  add(time,
+      memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
+    const Carrier carrier = carrier_of(context.job, context.tp);
+    const double gather_s =
+        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes, carrier) : 0;
+    const ForwardBackward all = {
+        .forward_s = gather_s,
+        .backward_s = context.plan.sequence_parallel
+                          ? gather_s + reduce_scatter_s(cluster, context.tp, bytes, carrier)
+                          : all_reduce_s(cluster, context.tp, bytes)};
+    add(time, tensor_parallel(context, all, all));
+  }
+  time.parameters = local_sum(context.job, context.plan, head_parameters(model));
+  return time;
+}
+
+// A projection of 2 h to h, one layer like the last, and the head once more.
+BlockTime mtp_time(const BlockContext& context, const BlockTime& layer, const BlockTime& head) {
+  const ModelSpec& model = context.model();
+  BlockTime time = layer;
+  add(time, head);
+  begin_part(context, "module projection");
+  add(time, linear(context,
+                   {.m = context.tokens,
+                    .n = div_ceil(model.hidden, context.plan.tp),
+                    .k = 2 * model.hidden},
+                   context.plan.precision));
+  time.parameters = local_sum(context.job, context.plan, mtp_parameters(model));
+  return time;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,165 @@
+// Every plan of a cluster: enumerate, prune with a named reason, bound, price, rank.
+//
+// A search has three parts. The census counts, without visiting plans one by one, how many break
+// each rule first, how many an earlier plan stands for, and how many are left (census.h). The walk
+// prices those that are left, branch by branch, the most promising first; a branch whose floor of
+// memory or time shows that nothing in it can be an answer is cut and counted under that bound
+// (walk.h). The finalists get their full estimates.
+//
+// The answer does not depend on the number of threads. Branches are walked in rounds whose sizes
+// are fixed; within a round a branch is cut by what the rounds before it found and by what it found
+// itself, never by what another thread happens to have found meanwhile.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "estimator/estimate.h"
+#include "estimator/plan/job.h"
+#include "estimator/price/price.h"
+#include "search/walk/price_tables.h"
+
+namespace shardplan {
+
+// The values that each axis takes, in order of preference: of plans that differ only in a choice
+// without effect the first stands for all. The space is the product; dp follows from the others.
+// Every axis takes any values; what default_space puts there is said beside it.
+struct SearchSpace {
+  std::vector<std::int64_t> tp;   // divisors of heads and world inside one NVLink domain
+  std::vector<std::int64_t> cp;   // divisors of sequence / 2 and world that leave >= 1024 tokens
+  std::vector<std::int64_t> ep;   // divisors of experts and world; dense models: 1
+  std::vector<std::int64_t> etp;  // 1 and the tp that divide an expert; dense models: 1
+  std::vector<std::int64_t> pp;   // divisors of world up to layers + 2
+  std::vector<std::int64_t> vpp;  // 1, and up to 16 where some pp * vpp divides the layers or
+                                  // misses them by at most 3
+  std::vector<std::int64_t> dp;   // empty: whatever follows (default)
+  std::vector<std::int64_t> dp_replicate;  // divisors of the nodes; all but torchtitan: 1 and,
+                                           // where the profile shards gradients, the nodes
+  std::vector<std::int64_t> zero;          // all stages the profile knows; megatron: 0 and 1
+  std::vector<std::int64_t> micro_batch;   // divisors of global batch up to 32 and 131072 tokens
+  std::vector<bool> sequence_parallel;     // on and off
+  std::vector<Schedule> schedule;          // all the profile knows
+  std::vector<CpMethod> cp_method;         // all the profile knows, its default first
+  std::vector<Recompute> recompute;        // none, selective sets, full by layer, full for n layers
+  std::vector<Precision> precision;        // bf16
+  std::vector<double> moe_buffer_factor = {1};
+  std::vector<RankOrder> rank_order;  // tp fastest, then cp, dp, pp
+  std::vector<DType> grad_dtype;      // the profile's default
+  std::vector<DType> master_dtype = {DType::kFp32};
+  std::vector<DType> exp_avg_dtype = {DType::kFp32};
+  std::vector<DType> exp_avg_sq_dtype = {DType::kFp32};
+  std::vector<Offload> offload = {Offload{}};
+  bool uneven_layers = true;  // where pp * vpp does not divide the layers: splits with a lighter
+                              // first and last chunk
+};
+
+// The values of the axes that are searched by default, for this job under its profile.
+SearchSpace default_space(const Job& job);
+
+// Every axis open: also the dtypes, fp8, rank orders, offload, sharding and recomputation that the
+// profile models and that default_space leaves at one value. A superset of default_space.
+SearchSpace wide_space(const Job& job);
+
+// Which of the four totals the threshold is for, and which capacity it is a share of: allocated has
+// the nominal (decimal) one, as in arXiv 2411.06465; the others have what the driver reports.
+enum class MemoryBasis { kAllocated, kReserved, kRequired, kDeviceUsed };
+
+// How far a search is; told now and then by one of its threads.
+struct SearchProgress {
+  std::int64_t plans = 0;    // valid and unlike all before them
+  std::int64_t decided = 0;  // of those: priced or cut
+  std::int64_t priced = 0;
+  double seconds = 0;
+  // Behind the last decision: of the plans to show, those that have their full estimates.
+  std::int64_t estimated = 0;
+  std::int64_t to_estimate = 0;  // 0: plans are still decided
+};
+
+// Branches that are not priced: those without answers, those whose plans all are over the limit, so
+// that what fits is counted in full, or none.
+enum class Cuts { kAll, kOverLimit, kNone };
+
+struct SearchOptions {
+  double memory_threshold = 0.80;  // share of the capacity that belongs to the basis
+  MemoryBasis basis = MemoryBasis::kAllocated;
+  std::int64_t top = 10;
+  std::int64_t threads = 0;  // 0: as parallel.h says; the result does not depend on it
+  Cuts cuts = Cuts::kAll;
+  // Slower plans are no answers, and may be missing where nothing else fits. Of a search whose
+  // space is a part of that of the first search with the same tables.
+  double least_tokens_per_s_per_gpu = 0;
+  bool distinct = false;  // of each family (same_family in rank.h) only the best plan
+  bool pareto = false;    // also the front of allocated bytes against speed
+  std::function<void(const SearchProgress&)> progress =
+      nullptr;  // called from one thread at a time
+};
+
+// Bytes that a plan may use, rounded down.
+std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions& options);
+
+std::int64_t basis_bytes(const StageMemory& stage, MemoryBasis basis);
+// The basis total of the stage that has most of it.
+std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis);
+
+// What every plan keeps that a search, advice or a maximum offers: its share of the memory, and the
+// card itself, which must hold what the allocator cannot give back and all that is outside it.
+bool fits(const Job& job, const MemoryEstimate& memory, const SearchOptions& options);
+
+struct RankedPlan {
+  Plan plan;
+  Price price;
+  MemoryEstimate memory;  // of the finalists: the full estimate
+  StepTime time;
+  bool exceeds_device = false;  // device_used is above the card: it runs, but gives memory back
+  // From 1: plans of one group are equally fast as far as the model can tell. 0: not ranked.
+  std::int64_t tied_group = 0;
+};
+
+// A plan that fits and that no other fitting plan beats: none is as fast with less memory, none is
+// faster with as much.
+struct ParetoPoint {
+  Plan plan;
+  Price price;
+};
+
+// Why plans of the space are not among the fitting ones:
+//   "invalid: RULE"     the rule of the profile that the plan breaks first
+//   "unsupported: ..."  the same, for rules that carry this word in their name
+//   "equivalent: RULE"  an earlier plan of the space differs only in a choice without effect
+//   "cut: BOUND"        not priced: a floor of its branch is over the limit, or so slow that no
+//                       plan of the branch can be among the answers (names: bounds.h)
+//   "does_not_fit"      priced, over the limit, or over the card: by what is allocated and what is
+//                       outside the allocator; of the plans that would be shown by a replay of it
+//   "undecided"         never for basis allocated. Otherwise: allocated bytes are under the limit,
+//                       the upper bound of the basis is not, and the plan is slower than the top,
+//                       so that its allocator was not replayed
+struct RuleCount {
+  std::string rule;
+  std::int64_t plans = 0;
+  friend bool operator==(const RuleCount&, const RuleCount&) = default;
+};
+
+struct SearchResult {
+  std::vector<RankedPlan> top;      // fastest first; ties by allocated bytes, then by plan order
+  std::vector<ParetoPoint> pareto;  // least memory first; of plans sure to keep the basis
+  std::vector<RuleCount> pruned;    // in the order in which the rules are tried; no zero counts
+  std::int64_t plans_in_space = 0;  // == sum of pruned + plans_fitting
+  std::int64_t plans_distinct = 0;  // valid and unlike all before them: priced or cut
+  std::int64_t plans_priced = 0;    // == does_not_fit + undecided + plans_fitting
+  std::int64_t plans_fitting = 0;   // of those priced
+  Plan nearest;                     // when nothing is valid: the first plan that the last of the
+                                    // rules refuses, all others having refused their plans before
+  Plan smallest;                    // when nothing fits: the valid plan with the least memory
+  Price smallest_price;
+  double seconds = 0;
+};
+
+SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options);
+// The same with tables of this job, of which several searches make use.
+SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options,
+                          PriceTables& tables);
+
+}  // namespace shardplan

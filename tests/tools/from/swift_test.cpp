@@ -1,0 +1,161 @@
+// Trainings of Megatron-SWIFT: attributes of Megatron-LM's arguments around a published model.
+#include <doctest/doctest.h>
+
+#include "tests/tools/commands/answer.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kSft =
+    "NPROC_PER_NODE=8 \\\nCUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 \\\nmegatron sft \\\n"
+    "  --model Qwen/Qwen3-30B-A3B-Base \\\n  --dataset 'some/text' \\\n"
+    "  --pipeline_model_parallel_size 2 \\\n  --expert_model_parallel_size 4 \\\n"
+    "  --moe_permute_fusion true \\\n  --moe_grouped_gemm true \\\n  --micro_batch_size 1 \\\n"
+    "  --global_batch_size 16 \\\n  --packing true \\\n  --recompute_granularity full \\\n"
+    "  --recompute_method uniform \\\n  --recompute_num_layers 1 \\\n"
+    "  --cross_entropy_loss_fusion true \\\n  --max_length 8192 \\\n"
+    "  --sequence_parallel true \\\n  --attention_backend flash\n";
+
+ProgramRun estimate(const std::string& text, const Words& more = {}) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() + "/sft.sh";
+  write_file(file, text);
+  Words words = {"estimate", "--from", file, "--cluster", "1x8-h100"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_shardplan(words);
+}
+
+std::string memory_of(const ProgramRun& run) {
+  const std::size_t begin = run.out.find("\nMemory of one GPU");
+  REQUIRE_MESSAGE(begin != std::string::npos, run.out << run.err);
+  return run.out.substr(begin, run.out.find("\n\n", begin) - begin);
+}
+
+std::string with(std::string text, const std::string& part, const std::string& other) {
+  REQUIRE(contains(text, part));
+  return text.replace(text.find(part), part.size(), other);
+}
+
+}  // namespace
+
+TEST_CASE("megatron sft is Megatron-LM with ms-swift's defaults around a published model") {
+  const ProgramRun run = estimate(kSft);
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  const ProgramRun options = run_shardplan({"estimate",
+                                            "--model",
+                                            "qwen3-30b-a3b",
+                                            "--cluster",
+                                            "1x8-h100",
+                                            "--framework",
+                                            "megatron",
+                                            "--sequence-length",
+                                            "8192",
+                                            "--global-batch",
+                                            "16",
+                                            "--micro-batch",
+                                            "1",
+                                            "--pp",
+                                            "2",
+                                            "--ep",
+                                            "4",
+                                            "--etp",
+                                            "1",
+                                            "--zero",
+                                            "1",
+                                            "--recompute",
+                                            "full",
+                                            "--set",
+                                            "cross_entropy=native_fused",
+                                            "--set",
+                                            "attention_backend=flash",
+                                            "--set",
+                                            "moe_dispatcher=alltoall",
+                                            "--set",
+                                            "moe_grouped_gemm=true",
+                                            "--set",
+                                            "moe_permute_fusion=true",
+                                            "--set",
+                                            "moe_router_dtype=fp32"});
+  CHECK(memory_of(run) == memory_of(options));
+}
+
+TEST_CASE("an overlap of shared experts changes nothing where a model has none") {
+  const std::string overlap = with(kSft, "--packing true", "--moe_shared_expert_overlap true");
+  CHECK(memory_of(estimate(overlap)) == memory_of(estimate(kSft)));
+  CHECK(contains(estimate(with(overlap, "Qwen/Qwen3-30B-A3B-Base", "moonshotai/Moonlight-16B-A3B"),
+                          {"--set", "pipeline-model-parallel-size=1"})
+                     .out,
+                 "UNSUPPORTED  --moe-shared-expert-overlap"));
+}
+
+TEST_CASE("what megatron sft does not say is as ms-swift has it") {
+  // Selective recomputation, batches of 16, the distributed optimizer in bf16.
+  const ProgramRun run = estimate(
+      "NPROC_PER_NODE=4 megatron pt --model Qwen/Qwen2.5-7B --tensor_model_parallel_size 4 "
+      "--max_length 4096 --sequence_parallel true\n");
+  CHECK(contains(run.out, "recompute selective/core_attn"));
+  CHECK(contains(run.out, "precision bf16"));
+  CHECK(contains(run.out, "zero 1"));
+  CHECK(contains(run.out, "batch        16 sequences of 4,096 tokens per step"));
+  CHECK(contains(run.err, "the run's launcher starts 4 ranks"));
+  const ProgramRun none = estimate(
+      "NPROC_PER_NODE=4 megatron pt --model Qwen/Qwen2.5-7B --tensor_model_parallel_size 4 "
+      "--max_length 4096 --recompute_granularity none --use_distributed_optimizer false\n");
+  CHECK(contains(none.out, "recompute none"));
+  CHECK(contains(none.out, "zero 0"));
+}
+
+TEST_CASE("adapters and preferences of ms-swift are refused by name") {
+  CHECK(contains(estimate(with(kSft, "--packing true", "--train_type lora")).out,
+                 "UNSUPPORTED  --train-type lora"));
+  CHECK(contains(estimate(with(kSft, "--packing true", "--tuner_type full")).out, "plan "));
+  const ProgramRun rlhf = estimate(with(kSft, "megatron sft", "megatron rlhf"));
+  check_refused(rlhf, 2);
+  CHECK(contains(rlhf.err, "found megatron rlhf, which trains by preferences"));
+  const ProgramRun model = estimate(with(kSft, "Qwen3-30B-A3B-Base", "Unheard-3B"));
+  check_refused(model, 2);
+  CHECK(contains(model.err, "found 'Qwen/Unheard-3B', whose sizes are not known here"));
+}
+
+TEST_CASE("swift sft is a Trainer under DeepSpeed that recomputes, in bf16") {
+  const std::string sft =
+      "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full "
+      "--max_length 4096 --gradient_accumulation_steps 2 --attn_impl flash_attn ";
+  const ProgramRun run = estimate(sft + "--deepspeed zero2\n");
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  const ProgramRun options = run_shardplan({"estimate",
+                                            "--model",
+                                            "qwen2.5-7b",
+                                            "--cluster",
+                                            "1x8-h100",
+                                            "--framework",
+                                            "deepspeed",
+                                            "--sequence-length",
+                                            "4096",
+                                            "--global-batch",
+                                            "16",
+                                            "--micro-batch",
+                                            "1",
+                                            "--zero",
+                                            "2",
+                                            "--recompute",
+                                            "full",
+                                            "--set",
+                                            "overlap_comm=off",
+                                            "--set",
+                                            "reduce_bucket_elements=200000000"});
+  CHECK(memory_of(run) == memory_of(options));
+  CHECK(
+      contains(estimate(sft + "--deepspeed zero3 --torch_dtype float16\n").out, "precision fp16"));
+  const ProgramRun offloaded = estimate(sft + "--deepspeed zero3_offload\n");
+  const ProgramRun resident = estimate(sft + "--deepspeed zero3\n");
+  CHECK(memory_of(offloaded) != memory_of(resident));
+  CHECK(memory_of(offloaded) ==
+        memory_of(estimate(sft + "--deepspeed zero3\n",
+                           {"--set", "offload_optimizer=1", "--set", "offload_parameters=on"})));
+  CHECK(contains(estimate(with(sft, "--tuner_type full ", "") + "--deepspeed zero3\n").out,
+                 "UNSUPPORTED  tuner_type lora"));
+  CHECK(contains(estimate(sft + "\n").err, "without deepspeed"));
+}
+
+}  // namespace shardplan

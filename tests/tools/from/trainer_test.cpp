@@ -1,0 +1,328 @@
+// Trainings of transformers' Trainer around DeepSpeed: LLaMA-Factory's and axolotl's YAML, TRL's,
+// scripts and accelerate's configurations, held against the options that say the same.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <utility>
+
+#include "tests/data/message_of.h"
+#include "tests/tools/commands/answer.h"
+#include "tools/from/file.h"
+
+namespace shardplan {
+namespace {
+
+constexpr const char* kZero3 = R"json({
+  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+  "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
+  "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "overlap_comm": false}})json";
+
+constexpr const char* kFactory = R"yaml(
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: configs/zero3.json
+dataset: some_text
+template: llama3
+cutoff_len: 4096
+output_dir: saves/a
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+learning_rate: 1.0e-5
+bf16: true
+resume_from_checkpoint: null
+)yaml";
+
+// A folder with run/FILE and configs/zero3.json beside it.
+class TrainerFolder {
+ public:
+  TrainerFolder() {
+    std::filesystem::create_directory(folder_.path() + "/run");
+    std::filesystem::create_directory(folder_.path() + "/configs");
+    write_file(folder_.path() + "/configs/zero3.json", kZero3);
+  }
+  std::string add(const std::string& name, const std::string& text) const {
+    std::string file = folder_.path() + "/run/" + name;
+    write_file(file, text);
+    return file;
+  }
+  ProgramRun estimate(const std::string& name, const std::string& text,
+                      const Words& more = {}) const {
+    Words words = {"estimate", "--from", add(name, text), "--cluster", "1x8-h100"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_shardplan(words);
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+std::string numbers_of(const ProgramRun& run) {
+  const std::size_t begin = run.out.find("\nMemory of one GPU");
+  REQUIRE_MESSAGE(begin != std::string::npos, run.out << run.err);
+  return run.out.substr(begin, run.out.find("\n\n", run.out.find("\nstep time")) - begin);
+}
+
+// Llama-3-8B under ZeRO-3 with two sequences of 4096 tokens, four microbatches.
+std::string numbers_of_options(const Words& more) {
+  Words words = {"estimate",
+                 "--model",
+                 "llama3-8b",
+                 "--cluster",
+                 "1x8-h100",
+                 "--framework",
+                 "deepspeed",
+                 "--zero",
+                 "3",
+                 "--micro-batch",
+                 "2",
+                 "--global-batch",
+                 "64",
+                 "--sequence-length",
+                 "4096",
+                 "--set",
+                 "reduce_bucket_elements=200000000",
+                 "--set",
+                 "overlap_comm=off"};
+  words.insert(words.end(), more.begin(), more.end());
+  return numbers_of(run_shardplan(words));
+}
+
+std::string with(std::string text, const std::string& part, const std::string& other) {
+  REQUIRE(contains(text, part));
+  return text.replace(text.find(part), part.size(), other);
+}
+
+}  // namespace
+
+TEST_CASE("a training of LLaMA-Factory is the run that its options say, with recomputation") {
+  const TrainerFolder folder;
+  const ProgramRun run = folder.estimate("sft.yaml", kFactory);
+  CHECK(numbers_of(run) == numbers_of_options({"--recompute", "full"}));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(run.err, "cutoff_len: found 4096, took all sequences to be as long"));
+  const ProgramRun kept =
+      folder.estimate("sft.yaml", std::string(kFactory) + "disable_gradient_checkpointing: true\n");
+  CHECK(numbers_of(kept) == numbers_of_options({}));
+  const ProgramRun shorter =
+      folder.estimate("sft.yaml", kFactory, {"--sequence-length", "2048", "--set", "bf16=true"});
+  CHECK(contains(shorter.out, "64 sequences of 2,048 tokens"));
+}
+
+TEST_CASE("what trains less than all parameters, or otherwise, is refused by name") {
+  const TrainerFolder folder;
+  const auto answer = [&](const std::string& part, const std::string& other) {
+    return folder.estimate("sft.yaml", with(kFactory, part, other)).out;
+  };
+  CHECK(contains(answer("finetuning_type: full", "finetuning_type: lora"),
+                 "UNSUPPORTED  finetuning_type lora: full"));
+  CHECK(contains(answer("finetuning_type: full\n", ""),
+                 "UNSUPPORTED  finetuning_type lora, LLaMA-Factory's default"));
+  CHECK(contains(answer("stage: sft", "stage: dpo"), "UNSUPPORTED  stage dpo"));
+  CHECK(contains(answer("bf16: true", "bf16: true\noptim: adamw_bnb_8bit"),
+                 "UNSUPPORTED  optim adamw_bnb_8bit"));
+}
+
+TEST_CASE("Liger's kernels are the option liger_kernel, whoever asks for them") {
+  const TrainerFolder folder;
+  const std::string full = std::string(kFactory) + "enable_liger_kernel: true\n";
+  const ProgramRun run = folder.estimate("sft.yaml", full);
+  CHECK(numbers_of(run) ==
+        numbers_of_options({"--recompute", "full", "--set", "liger_kernel=through_0.8.2"}));
+  CHECK(contains(run.err, "enable_liger_kernel: found true, took Liger up to 0.8.2"));
+  CHECK(numbers_of(folder.estimate("sft.yaml", full, {"--set", "liger_kernel=on"})) ==
+        numbers_of_options({"--recompute", "full", "--set", "liger_kernel=on"}));
+  const std::string axolotl =
+      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+      "gradient_accumulation_steps: 4\nbf16: auto\ndeepspeed: configs/zero3.json\n"
+      "plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_rope: true\n"
+      "liger_rms_norm: true\nliger_layer_norm: true\nliger_glu_activation: true\n";
+  CHECK(
+      numbers_of(folder.estimate("a.yml", axolotl + "liger_fused_linear_cross_entropy: true\n")) ==
+      numbers_of_options({"--set", "liger_kernel=through_0.8.2"}));
+  CHECK(contains(folder.estimate("a.yml", axolotl).out, "UNSUPPORTED  a part of Liger's kernels"));
+  CHECK(contains(folder.estimate("a.yml", with(axolotl, "liger.LigerPlugin", "kd.KDPlugin")).out,
+                 "UNSUPPORTED  plugins axolotl.integrations.kd.KDPlugin"));
+}
+
+TEST_CASE("whatever asks for FSDP is told in one line what is described instead") {
+  const TrainerFolder folder;
+  const std::string trainer =
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nfinetuning_type: full\n"
+      "per_device_train_batch_size: 1\ncutoff_len: 2048\n";
+  const std::string accelerate =
+      "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n"
+      "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_version: ";
+  const std::string axolotl =
+      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n";
+  folder.add("fsdp2.yaml", accelerate + "2\n");
+  for (const auto& [name, text] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"a.yaml", accelerate + "1\n"},
+           {"b.yaml", accelerate + "2\n"},
+           {"c.yaml", trainer + "fsdp: full_shard auto_wrap\nfsdp_config: fsdp.json\n"},
+           {"d.yml", axolotl + "fsdp:\n  - full_shard\n"},
+           {"e.yml", axolotl + "fsdp_version: 2\nfsdp_config:\n  offload_params: true\n"},
+           {"fsdp.json", R"({"fsdp_version": 2, "fsdp_offload_params": true})"},
+           {"f.sh",
+            "torchrun --nproc_per_node=8 train.py --model_name_or_path a/b --fsdp "
+            "full_shard --per_device_train_batch_size 1\n"},
+           {"g.sh",
+            "accelerate launch --config_file fsdp2.yaml train.py --model_name_or_path a/b "
+            "--per_device_train_batch_size 1\n"}}) {
+    CAPTURE(name);
+    const ProgramRun run = folder.estimate(name, text);
+    CHECK(run.exit_code == 2);
+    CHECK(std::ranges::count(run.err, '\n') == 1);
+    CHECK(contains(run.err, "FSDP"));
+    CHECK(contains(run.err, "--framework torchtitan is FSDP2 as torchtitan uses it"));
+  }
+}
+
+TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes when told to") {
+  const TrainerFolder folder;
+  const std::string text =
+      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+      "gradient_accumulation_steps: 4\nbf16: auto\noptimizer: adamw_torch_fused\n"
+      "deepspeed: configs/zero3.json\nsample_packing: true\n";
+  CHECK(numbers_of(folder.estimate("a.yml", text)) == numbers_of_options({}));
+  CHECK(numbers_of(folder.estimate("a.yml", text + "gradient_checkpointing: true\n")) ==
+        numbers_of_options({"--recompute", "full"}));
+}
+
+TEST_CASE("a script that starts the Trainer is read with what its launcher says") {
+  const TrainerFolder folder;
+  const std::string arguments =
+      " train.py --model_name_or_path meta-llama/Llama-3-8B-hf --deepspeed configs/zero3.json "
+      "--model_max_length 4096 --per_device_train_batch_size 2 --gradient_accumulation_steps 4 "
+      "--bf16 True --gradient_checkpointing --learning_rate 2e-5\n";
+  const std::string expected = numbers_of_options({"--recompute", "full"});
+  for (const char* const launcher :
+       {"torchrun --nproc_per_node=8", "accelerate launch --num_processes 8", "deepspeed"}) {
+    CHECK(numbers_of(folder.estimate("run.sh", launcher + arguments)) == expected);
+  }
+  CHECK(contains(folder.estimate("run.sh", "accelerate launch --num_processes 16" + arguments).err,
+                 "the run's launcher starts 16 ranks"));
+}
+
+TEST_CASE("a script that starts a trainer with its YAML is that file's training") {
+  const TrainerFolder folder;
+  const std::string expected = numbers_of(folder.estimate("sft.yaml", kFactory));
+  for (const char* const line :
+       {"NPROC_PER_NODE=8 llamafactory-cli train sft.yaml",
+        "torchrun --nproc_per_node 8 --nnodes 1 src/train.py examples/sft.yaml",
+        "accelerate launch --num_processes 8 -m axolotl.cli.train sft.yaml",
+        "axolotl train sft.yaml",
+        "deepspeed --include localhost:0,1,2,3,4,5,6,7 train.py sft.yaml"}) {
+    CAPTURE(line);
+    CHECK(numbers_of(folder.estimate("run.sh", std::string(line) + "\n")) == expected);
+  }
+  CHECK(
+      contains(folder.estimate("run.sh", "NPROC_PER_NODE=4 llamafactory-cli train sft.yaml\n").err,
+               "the run's launcher starts 4 ranks"));
+  CHECK(contains(
+      folder.estimate("run.sh", "deepspeed --include a:0,1@b:0,1 src/train.py sft.yaml\n").err,
+      "the run's launcher starts 4 ranks"));
+}
+
+TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside TRL's") {
+  const TrainerFolder folder;
+  const std::string accelerate =
+      "compute_environment: LOCAL_MACHINE\ndeepspeed_config:\n  zero_stage: 3\n"
+      "  offload_optimizer_device: none\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+      "num_processes: 8\n";
+  const std::string file = folder.add("zero3.yaml", accelerate);
+  Words options = {"estimate", "--model",           "llama3-8b", "--cluster",
+                   "1x8-h100", "--framework",       "deepspeed", "--zero",
+                   "3",        "--micro-batch",     "2",         "--global-batch",
+                   "64",       "--sequence-length", "4096"};
+  const std::string expected = numbers_of(run_shardplan(options));
+  CHECK(numbers_of(folder.estimate("zero3.yaml", accelerate,
+                                   {"--model", "llama3-8b", "--sequence-length", "4096",
+                                    "--micro-batch", "2", "--num-microbatches", "4"})) == expected);
+  Words on_host = options;
+  on_host.insert(on_host.end(), {"--offload-optimizer", "1", "--offload-parameters", "on"});
+  CHECK(numbers_of(folder.estimate(
+            "host.yaml",
+            with(accelerate, "offload_optimizer_device: none",
+                 "offload_optimizer_device: cpu\n  offload_param_device: cpu"),
+            {"--model", "llama3-8b", "--sequence-length", "4096", "--micro-batch", "2",
+             "--num-microbatches", "4"})) == numbers_of(run_shardplan(on_host)));
+  const std::string trl =
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nmax_length: 4096\nbf16: true\n"
+      "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
+  const auto of_trl = [&](const std::string& text) {
+    return folder.estimate("sft.yaml", text, {"--set", "deepspeed=" + file});
+  };
+  CHECK(numbers_of(of_trl(trl + "gradient_checkpointing: false\n")) == expected);
+  const ProgramRun by_default = of_trl(trl);
+  CHECK(numbers_of(by_default) == numbers_of(of_trl(trl + "gradient_checkpointing: true\n")));
+  CHECK(contains(by_default.err, "took true, TRL's default"));
+  const std::string script =
+      "sft.py --model_name_or_path meta-llama/Meta-Llama-3-8B --max_length 4096 --bf16 "
+      "--gradient_checkpointing false --per_device_train_batch_size 2 "
+      "--gradient_accumulation_steps 4\n";
+  CHECK(numbers_of(folder.estimate(
+            "run.sh", "accelerate launch --config_file zero3.yaml " + script)) == expected);
+  CHECK(numbers_of(folder.estimate("run.sh", "accelerate launch " + script,
+                                   {"--set", "deepspeed=" + file})) == expected);
+  const ProgramRun bare = folder.estimate("sft.yaml", trl);
+  check_refused(bare, 2);
+  CHECK(contains(bare.err, "without deepspeed"));
+  CHECK(contains(bare.err, "--set deepspeed=FILE"));
+}
+
+TEST_CASE("what a trainer names and nobody knows is asked for in a line") {
+  const TrainerFolder folder;
+  const ProgramRun model =
+      folder.estimate("sft.yaml", with(kFactory, "Meta-Llama-3-8B-Instruct", "My-Own-9B"));
+  check_refused(model, 2);
+  CHECK(contains(model.err, "sft.yaml:2: model_name_or_path: found 'meta-llama/My-Own-9B'"));
+  CHECK(contains(model.err, "expected --model NAME"));
+  CHECK(folder
+            .estimate("sft.yaml", with(kFactory, "Meta-Llama-3-8B-Instruct", "My-Own-9B"),
+                      {"--model", "llama3-8b"})
+            .exit_code < 2);
+  const ProgramRun file = folder.estimate("sft.yaml", with(kFactory, "zero3.json", "zero4.json"));
+  check_refused(file, 2);
+  CHECK(contains(file.err, "deepspeed: found no file 'configs/zero4.json'"));
+}
+
+TEST_CASE("a configuration that names itself, or another training, is refused") {
+  const TrainerFolder folder;
+  const ProgramRun itself =
+      folder.estimate("sft.yaml", with(kFactory, "configs/zero3.json", "sft.yaml"));
+  check_refused(itself, 2);
+  CHECK(contains(itself.err, "sft.yaml: found no configuration of accelerate"));
+  const auto accelerate = [&](const std::string& ranks, const std::string& rest) {
+    const Words model = {"--model", "llama3-8b", "--sequence-length", "4096"};
+    return folder.estimate("zero3.yaml",
+                           "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n"
+                           "mixed_precision: bf16\nnum_processes: " +
+                               ranks + "\ndeepspeed_config:\n  " + rest + "\n",
+                           model);
+  };
+  check_refused(accelerate("8", "deepspeed_config_file: zero3.yaml"), 2);
+  const ProgramRun no_number = accelerate("all", "zero_stage: 3");
+  check_refused(no_number, 2);
+  CHECK(contains(no_number.err,
+                 "num_processes: found \"all\", expected an integer from 1 to 4194304"));
+}
+
+TEST_CASE("a model beside the run is read where the run names its folder") {
+  const TrainerFolder folder;
+  std::filesystem::create_directory(folder.path() + "/llama");
+  write_file(folder.path() + "/llama/config.json",
+             R"json({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
+  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+  "vocab_size": 128256, "tie_word_embeddings": false, "max_position_embeddings": 8192})json");
+  const ProgramRun run =
+      folder.estimate("sft.yaml", with(kFactory, "meta-llama/Meta-Llama-3-8B-Instruct", "llama"));
+  CHECK(numbers_of(run) == numbers_of_options({"--recompute", "full"}));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,58 @@
+// The run that a user already has, read from its files: a shell script, a test configuration in
+// YAML, a list of arguments in JSON, a torchtitan configuration in TOML, its log.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "data/arguments/run_settings.h"
+#include "data/read/text_file.h"
+
+namespace shardplan {
+
+// What the user says beside a script; set_words beside a YAML file, too.
+struct ScriptRequest {
+  std::vector<std::string> set_words = {};  // NAME=VALUE; variables of the script, "1" its first
+                                            // argument
+  std::int64_t line = 0;                    // where the training begins; 0: it has one
+  std::string path = {};          // beside which other scripts are looked for; "": nowhere
+  std::int64_t num_gpus = 0;      // whatever the launcher's number is; 0: the launcher's
+  std::int64_t cluster_gpus = 0;  // where the script leaves the number open and may mean this one
+  std::int64_t node_gpus = 0;     // --nproc_per_node=gpu: of the cluster; 0: not known
+};
+
+// By the ending of its name: .sh (also .slurm, .sbatch, .bash), .yaml, .json, .toml, any other for
+// a log; behind a script may stand ":LINE", where the training meant begins. InputError for what
+// cannot be read.
+// `notes` receives a line for each thing that was taken with a guess. Of `request` line and path
+// are those of `path`.
+RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
+                               ScriptRequest request, const Library& library);
+
+// InputError where the script starts no training or several different ones, and where a setting
+// that `library` says matters depends on what the script does not decide.
+RunSettings settings_from_shell(const std::string& text, const std::string& file,
+                                std::vector<std::string>& notes, const ScriptRequest& request = {},
+                                const Library& library = Library());
+// ${NAME} and $NAME are what `set_words` (NAME=VALUE) say, else stay as they are.
+RunSettings settings_from_yaml(const std::string& text, const std::string& file,
+                               const std::vector<std::string>& set_words = {});
+// accelerate's configuration, and nothing else.
+RunSettings settings_from_accelerate(const std::string& text, const std::string& file);
+RunSettings settings_from_toml(const std::string& text, const std::string& file);
+RunSettings settings_from_json(const std::string& text, const std::string& file);
+// Nothing where the log does not print them.
+std::optional<RunSettings> settings_from_log(TextFile& log, std::vector<std::string>& notes,
+                                             const Library& library);
+
+// What --set NAME means in a run's file, as the file writes it: "seq-length", "seq_length" and
+// "--seq-length" are the argument --seq-length, "training.seq-len" is training.seq_len. "" if
+// neither `table` nor the file has such an argument.
+std::string argument_named(const RunSettings& settings, const ArgumentTable& table,
+                           const std::string& name);
+// Puts `setting` in place of what the file says: by the argument's own name (argument_named), with
+// one value as text, none for a switch. Several values in it are divided by commas or blanks;
+// "false" takes a switch of Megatron-LM away, nothing a list.
+void override_setting(RunSettings& settings, const ArgumentTable& table, Setting setting);
+
+}  // namespace shardplan

@@ -1,0 +1,62 @@
+// Out-of-memory messages in the log of a training run.
+//
+// The words are those of PyTorch (c10/cuda/CUDACachingAllocator.cpp,
+// DeviceCachingAllocator::malloc; releases 1.x to 2.11 differ in order and punctuation): "Tried to
+// allocate" is followed by the size of the segment that was asked of the driver, not of the tensor;
+// sizes have two decimals (format_size). Failures outside that allocator (NCCL, cuBLAS, cuDNN)
+// carry no size.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/read/text_file.h"
+
+namespace shardplan {
+
+// A size as a message prints it: any number of bytes from low to high prints like this.
+struct PrintedBytes {
+  std::string text;  // "2.00 GiB"
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+
+  std::int64_t middle() const { return low + (high - low) / 2; }
+  bool covers(std::int64_t bytes) const { return low <= bytes && bytes <= high; }
+};
+
+struct OomEvent {
+  std::int64_t line = 0;                  // of the log, from 1
+  std::int64_t repeats = 1;               // the same message again, as launchers do
+  std::optional<std::int64_t> rank;       // from a prefix like [rank3]:
+  std::optional<std::int64_t> gpu;        // index as the process sees it
+  std::optional<std::int64_t> last_step;  // the last step that the log reports before it
+  std::optional<PrintedBytes> tried;      // absent: a failure outside the allocator
+  std::string outside;                    // which: "NCCL", "cuBLAS", ...
+  std::optional<PrintedBytes> capacity;
+  std::optional<PrintedBytes> free;
+  std::optional<PrintedBytes> process;    // all that this process holds, with context and NCCL
+  std::int64_t num_others = 0;            // other processes on this GPU
+  std::int64_t others_bytes = 0;          // that they hold
+  std::optional<PrintedBytes> allocated;  // by PyTorch
+  std::optional<PrintedBytes> reserved;   // by PyTorch: allocated and cached
+
+  // Of the GPU that failed, what other processes leave.
+  std::optional<std::int64_t> usable_bytes() const;
+};
+
+struct OomLog {
+  std::vector<OomEvent> events;      // in order; copies of one are counted, not repeated
+  std::int64_t host_oom_line = 0;    // the first that tells of a process killed, or refused memory,
+                                     // by the host; 0: none
+  std::int64_t wrong_size_line = 0;  // the first that tells of more than 1 EB asked for; 0: none
+};
+
+OomLog read_oom_log(TextFile& log);
+
+// As messages print sizes: "512 bytes", "20.00 MiB", "1.95 GiB" (format_size).
+std::string printed_bytes(std::int64_t bytes);
+
+}  // namespace shardplan

@@ -1,0 +1,170 @@
+#include "tools/from/swift.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "tools/from/megatron_attributes.h"
+#include "tools/from/trainer.h"
+
+namespace shardplan {
+namespace {
+
+// Where ms-swift's defaults are not Megatron-LM's (ms-swift 4.6 swift/megatron/arguments/
+// megatron_args.py, MegatronArguments; arguments/base_args/template_args.py, max_length). Its
+// models have no dropout, its batches are packed or padded, without a mask from the data loader.
+struct SwiftDefault {
+  const char* name;
+  const char* value = "";  // "": a switch
+};
+constexpr std::array<SwiftDefault, 14> kDefaults = {{
+    {.name = "--attention-backend", .value = "flash"},
+    {.name = "--attention-dropout", .value = "0"},
+    {.name = "--attention-softmax-in-fp32"},
+    {.name = "--bf16"},
+    {.name = "--cross-entropy-loss-fusion"},
+    {.name = "--global-batch-size", .value = "16"},
+    {.name = "--hidden-dropout", .value = "0"},
+    {.name = "--micro-batch-size", .value = "1"},
+    {.name = "--moe-grouped-gemm"},
+    {.name = "--moe-router-dtype", .value = "fp32"},
+    {.name = "--moe-token-dispatcher-type", .value = "alltoall"},
+    {.name = "--no-create-attention-mask-in-dataloader"},
+    {.name = "--recompute-granularity", .value = "selective"},
+    {.name = "--use-distributed-optimizer"},
+}};
+
+// Attributes by other names than Megatron-LM's arguments.
+constexpr std::array<std::pair<const char*, const char*>, 3> kNames = {{
+    {"max_length", "seq_length"},
+    {"packing_length", "seq_length"},
+    {"virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"},
+}};
+
+// ms-swift 4.6 swift/trainers/arguments.py, TrainArgumentsMixin; a type that is not said is the
+// model's own, bf16 in those of today.
+constexpr std::array<std::pair<const char*, const char*>, 3> kTrainerDefaults = {{
+    {"bf16", "true"},
+    {"gradient_checkpointing", "true"},
+    {"per_device_train_batch_size", "1"},
+}};
+
+// ms-swift 4.6 swift/config/zero0.json to zero3_offload.json, what of them is not DeepSpeed's own
+// default: "zero2_offload" is stage 2 with the optimizer in host memory, "zero3_offload" stage 3
+// with the parameters there as well.
+std::vector<Setting> zero_settings(const std::string& word, const std::string& place) {
+  const bool offloads = word.ends_with("_offload");
+  const std::string stage = word.substr(4, 1);
+  std::vector<std::pair<std::string, std::string>> words = {
+      {"stage", stage}, {"overlap_comm", "false"}, {"contiguous_gradients", "true"}};
+  if (stage == "3") {
+    words.insert(words.end(), {{"reduce_bucket_size", "auto"},
+                               {"stage3_prefetch_bucket_size", "auto"},
+                               {"stage3_max_live_parameters", "1000000000"}});
+  } else {
+    words.push_back({"reduce_bucket_size", "200000000"});
+  }
+  if (offloads) {
+    words.insert(words.end(),
+                 {{"offload_optimizer.device", "cpu"}, {"offload_optimizer.pin_memory", "true"}});
+  }
+  if (offloads && stage == "3") {
+    words.insert(words.end(),
+                 {{"offload_param.device", "cpu"}, {"offload_param.pin_memory", "true"}});
+  }
+  std::vector<Setting> settings;
+  settings.reserve(words.size());
+  for (const auto& [name, value] : words) {
+    settings.push_back(
+        {.name = "zero_optimization." + name, .values = {value}, .place = place + name + ": "});
+  }
+  return settings;
+}
+
+// "true" as Python prints it.
+std::string printed(const std::vector<std::string>& values) {
+  const std::string word = values.empty() ? "true" : in_lower_case(values.front());
+  return word == "true" ? "True" : word == "false" ? "False" : word == "none" ? "None" : word;
+}
+
+}  // namespace
+
+bool is_swift_program(const std::string& program) {
+  return program.starts_with("megatron ");
+}
+
+RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
+                              const Library& library) {
+  const ArgumentTable table = argument_table(library, "megatron");
+  RunSettings settings;
+  settings.file = file;
+  for (const SwiftDefault& each : kDefaults) {
+    const std::string value = each.value;
+    settings.arguments.push_back(
+        {.name = each.name,
+         .values = value.empty() ? std::vector<std::string>{} : std::vector<std::string>{value},
+         .place = file + ": " + each.name + ": "});
+  }
+  for (const Setting& word : words) {
+    std::string attribute = word.name.substr(2);
+    std::ranges::replace(attribute, '-', '_');
+    if (attribute == "model") {
+      settings.model_name = word;
+    }
+    const auto* const other = std::ranges::find(
+        kNames, attribute, [](const auto& each) { return std::string_view(each.first); });
+    attribute = other == kNames.end() ? attribute : other->second;
+    const std::string value = printed(word.values);
+    const std::string name = argument_of_attribute(attribute, value, table);
+    std::string dashed = "--" + attribute;  // a default that this takes back
+    std::ranges::replace(dashed, '_', '-');
+    std::erase_if(settings.arguments,
+                  [&](const Setting& each) { return each.name == dashed || each.name == name; });
+    if (name.empty() || value == "None") {
+      continue;
+    }
+    const ArgumentRow* const row = find_row(table, name);
+    const bool is_switch = row != nullptr && row->num_values == 0;
+    settings.arguments.push_back({.name = name,
+                                  .values = is_switch ? std::vector<std::string>{} : word.values,
+                                  .place = word.place});
+  }
+  return settings;
+}
+
+bool is_swift_trainer(const std::string& program) {
+  return program == "swift sft" || program == "swift pt";
+}
+
+RunSettings settings_of_swift_trainer(std::vector<Setting> own, const std::string& file,
+                                      const std::string& path) {
+  for (Setting& each : own) {
+    const bool is_half = each.name == "torch_dtype" && each.values.front() == "float16";
+    each.name = each.name == "model" ? "model_name_or_path" : is_half ? "fp16" : each.name;
+    each.values = is_half ? std::vector<std::string>{"true"} : each.values;
+  }
+  const auto is_given = [&](const char* name) {
+    return std::ranges::find(own, name, &Setting::name) != own.end();
+  };
+  const bool is_silent = !is_given("tuner_type") && !is_given("train_type");
+  if (is_silent) {
+    own.push_back({.name = "tuner_type", .values = {"lora"}, .place = file + ": tuner_type: "});
+  }
+  for (const auto& [name, value] : kTrainerDefaults) {
+    if (!is_given(name) && !(name == std::string_view("bf16") && is_given("fp16"))) {
+      own.insert(own.begin(),
+                 {.name = name, .values = {value}, .place = file + ": " + name + ": "});
+    }
+  }
+  const auto named = std::ranges::find(own, "deepspeed", &Setting::name);
+  const std::string word = named == own.end() || named->values.empty() ? "" : named->values.front();
+  if (!word.starts_with("zero") || word.ends_with(".json")) {
+    return settings_of_trainer(std::move(own), file, path);
+  }
+  RunSettings settings = settings_with_model(own, file);
+  settings.arguments = zero_settings(word, named->place);
+  settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
+  return settings;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,28 @@
+// A training of Megatron-SWIFT: `megatron sft` and `megatron pt`, whose arguments are the
+// attributes of Megatron-LM's, around a model from Hugging Face or ModelScope.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/arguments/run_settings.h"
+#include "tools/from/shell/launch.h"
+
+namespace shardplan {
+
+// "megatron sft", "megatron pt", "megatron rlhf": how such a launch names its program.
+bool is_swift_program(const std::string& program);
+
+// As arguments of Megatron-LM, behind ms-swift's defaults where they are others.
+RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
+                              const Library& library);
+
+// "swift sft", "swift pt".
+bool is_swift_trainer(const std::string& program);
+
+// `own`: a Trainer's settings, by name without dashes. Behind them stands what ms-swift has where
+// they are silent; "zero2" and "zero3" are its configurations of DeepSpeed.
+RunSettings settings_of_swift_trainer(std::vector<Setting> own, const std::string& file,
+                                      const std::string& path);
+
+}  // namespace shardplan

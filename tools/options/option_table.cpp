@@ -1,0 +1,377 @@
+// The rows of the option table. One row here is all that a new option needs to be parsed, checked,
+// shown in help and suggested.
+#include <utility>
+
+#include "data/models/config.h"
+#include "estimator/plan/plan.h"
+#include "estimator/plan/units.h"
+#include "tools/options/options.h"
+#include "tools/options/words.h"
+#include "tools/validate/case.h"
+
+namespace shardplan {
+namespace {
+
+// Largest sizes that are accepted. Their products stay far inside 64 bits.
+constexpr std::int64_t kMaxSequenceLength = std::int64_t{1} << 27;
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 27;
+constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxWorld = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxDegree = 1024;
+constexpr std::int64_t kMostWorth = std::int64_t{1} << 60;  // tokens, days, US dollars
+
+OptionRow count(const char* name, const char* help, std::int64_t low, std::int64_t high) {
+  return {.name = name,
+          .argument = "N",
+          .help = help,
+          .kind = OptionKind::kCount,
+          .low = low,
+          .high = high};
+}
+
+OptionRow text(const char* name, const char* argument, const char* help) {
+  return {.name = name, .argument = argument, .help = help, .kind = OptionKind::kText};
+}
+
+OptionRow output_file(const char* name, const char* help) {
+  OptionRow row = text(name, "FILE", help);
+  row.is_output = true;
+  return row;
+}
+
+OptionRow input_file(const char* name, const char* argument, const char* help) {
+  OptionRow row = text(name, argument, help);
+  row.is_input = true;
+  return row;
+}
+
+OptionRow choice(const char* name, const char* help, std::vector<std::string> choices) {
+  std::string argument;
+  for (const std::string& word : choices) { argument += (argument.empty() ? "" : "|") + word; }
+  return {.name = name,
+          .argument = argument,
+          .help = help,
+          .kind = OptionKind::kChoice,
+          .choices = std::move(choices)};
+}
+
+OptionRow number(const char* name, const char* help, std::int64_t low, std::int64_t high) {
+  return {.name = name,
+          .argument = "X",
+          .help = help,
+          .kind = OptionKind::kNumber,
+          .low = low,
+          .high = high};
+}
+
+OptionRow repeated(OptionRow row) {
+  row.repeatable = true;
+  return row;
+}
+
+OptionRow flag(const char* name, const char* help) {
+  return {.name = name, .help = help, .kind = OptionKind::kSwitch};
+}
+
+std::vector<OptionRow> machine_rows() {
+  OptionRow memory = {.name = "gpu-memory",
+                      .argument = "SIZE",
+                      .help = "pretend that every GPU has this much: 80GiB, 80GB",
+                      .kind = OptionKind::kBytes,
+                      .low = kGiB / 4,
+                      .high = kGiB * 1024 * 16};
+  // As text: search takes lists and ranges. A single number is checked where it is read.
+  OptionRow sizes =
+      text("num-gpus", "N",
+           "use this many GPUs instead of the cluster's own number; search also takes "
+           "several, as 8,16 or 8..1024 (doubling) or 8..64:8 (steps)");
+  sizes.low = 1;
+  sizes.high = kMaxWorld;
+  return {
+      input_file("model", "NAME|FILE",
+                 "a shipped model (list models) or a Hugging Face config.json"),
+      input_file("cluster", "NAME|FILE", "NODESxGPUS-GPU, such as 1x8-h200, or a cluster file"),
+      std::move(sizes),
+      std::move(memory),
+      text("framework", "NAME", "training framework (list frameworks); default megatron"),
+      repeated(text("framework-option", "KEY=VALUE",
+                    "a switch of the framework (list options FRAMEWORK); repeatable")),
+      input_file(
+          "from", "FILE",
+          "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
+          "arguments (.json), a configuration of torchtitan (.toml), nanotron (.yaml) or DeepSpeed "
+          "(.json; beside it --model and --sequence-length), or a log that prints the arguments of "
+          "Megatron-LM or the configuration of torchtitan; FILE.sh:LINE means the training of a "
+          "script that begins there"),
+      repeated(
+          text("set", "KEY=VALUE",
+               "a switch of the framework, a field of the plan, a key of the model's config.json "
+               "(num_hidden_layers=16), or with --from an argument of the file (seq-length=4096, "
+               "training.seq_len=4k) or a variable of the script; repeatable")),
+      flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
+  };
+}
+
+std::vector<OptionRow> sweep_rows() {
+  return {
+      text("gpu", "A,B", "these kinds of GPU side by side, with --num-gpus, instead of --cluster"),
+      number("target-tokens-per-s", "what all GPUs together must reach", 0, kMostWorth),
+      number("target-days", "days for --tokens", 0, kMostWorth),
+      number("target-cost", "US dollars for --tokens", 0, kMostWorth),
+  };
+}
+
+// Several prices are those of the clusters of a search.
+OptionRow price() {
+  OptionRow row = text("price-per-gpu-hour", "X",
+                       "US dollars; search also takes one for each of --gpu or --cluster, as 3,2; "
+                       "default: the cluster's file, where it has a price");
+  row.high = kMostWorth;
+  return row;
+}
+
+std::vector<OptionRow> cost_rows() {
+  return {
+      number("tokens", "tokens to train on, as in 15e12: days and cost", 0, kMostWorth),
+      price(),
+  };
+}
+
+std::vector<OptionRow> training_rows() {
+  return {
+      count("sequence-length", "tokens per sequence; 8k is 8192", 1, kMaxSequenceLength),
+      count("global-batch", "sequences per optimizer step, over all GPUs", 1, kMaxBatch),
+      choice("optimizer", "default adamw", words_of(kOptimizerKinds)),
+  };
+}
+
+std::vector<OptionRow> microbatch_rows() {
+  return {count("num-microbatches",
+                "microbatches per data-parallel rank, instead of --global-batch", 1, kMaxBatch)};
+}
+
+std::vector<OptionRow> plan_rows() {
+  return {
+      count("micro-batch", "sequences per microbatch; default 1", 1, kMaxMicroBatch),
+      count("tp", "tensor parallel size; default 1", 1, kMaxDegree),
+      count("pp", "pipeline parallel size; default 1", 1, kMaxDegree),
+      count("vpp", "model chunks per pipeline rank; default 1", 1, kMaxDegree),
+      count("cp", "context parallel size; default 1", 1, kMaxDegree),
+      count("ep", "expert parallel size; default 1", 1, kMaxDegree),
+      count("etp", "expert tensor parallel size; default 1, Megatron-core with ep 1: tp", 1,
+            kMaxDegree),
+      count("dp", "data parallel size; default: what the other sizes leave", 1, kMaxWorld),
+      count("dp-replicate", "hybrid sharding: copies of the sharded state; default 1", 1,
+            kMaxWorld),
+      count("zero", "ZeRO stage 0..3; default of the framework", 0, 3),
+      choice("sequence-parallel", "default of the framework", {"on", "off"}),
+      choice("schedule", "pipeline schedule; default of the framework", words_of(kSchedules)),
+      choice("cp-method", "default of the framework", words_of(kCpMethods)),
+      choice("recompute", "activation recomputation; default of the framework",
+             words_of(kRecomputeGranularities)),
+      choice("recompute-method", "for --recompute full; default uniform",
+             words_of(kRecomputeMethods)),
+      count("recompute-num-layers", "for --recompute full: layers per group, or per chunk", 1,
+            kMaxLayers),
+      text("recompute-modules", "A,B", "for --recompute selective: core_attn, layernorm, mlp, ..."),
+      choice("recompute-policy",
+             "for --recompute selective of torchtitan; default every_second_layer",
+             {kRecomputePolicies.begin(), kRecomputePolicies.end()}),
+      text("layers-per-chunk", "A,B,...|even",
+           "layers of each of the pp * vpp chunks, or even; default even"),
+      text("rank-order", "A-B-C-D", "slowest to fastest; default pp-dp-cp-tp"),
+      choice("precision", "compute type; default bf16", words_of(kPrecisions)),
+      choice("grad-dtype", "gradients as accumulated and reduced; default of the framework",
+             state_dtype_words()),
+      choice("master-dtype", "main parameters of the optimizer; default fp32", state_dtype_words()),
+      choice("exp-avg-dtype", "first moment; default fp32", state_dtype_words()),
+      choice("exp-avg-sq-dtype", "second moment; default fp32", state_dtype_words()),
+      number("offload-optimizer", "share of the optimizer state in host memory; default 0", 0, 1),
+      choice("offload-parameters", "parameters in host memory between uses; default off",
+             {"on", "off"}),
+      number("moe-buffer-factor", "native: bound on received tokens over the even share", 1, 4096),
+  };
+}
+
+std::vector<OptionRow> memory_rows() {
+  return {
+      number("memory-threshold",
+             "share of a GPU's memory that a plan may use, of the nominal GB by what is allocated, "
+             "else of what the driver reports; search: 0.80",
+             0, 1),
+      choice("memory-basis", "the total that is held against it; default allocated",
+             words_of(kMemoryBases)),
+  };
+}
+
+std::vector<OptionRow> estimate_rows() {
+  return {
+      choice("find-max", "the largest value of this that keeps the memory rule",
+             {"micro_batch", "sequence_length"}),
+      flag("explain",
+           "also every row of the ledger, its formula and source, and every operation's time"),
+      flag("limit",
+           "also the least time of the step, where nothing is lost, and the estimate beside it by "
+           "kind of work; needs measured rates of the GPU"),
+      flag("program", "native: the tensors of the trainer's program beside the estimate's rows"),
+      output_file(
+          "memory-timeline",
+          "native: bytes of every tensor at every operation of the fullest rank's step, as CSV"),
+      output_file("trace",
+                  "timeline of the step, one rank of every stage, to open in Perfetto or "
+                  "chrome://tracing"),
+  };
+}
+
+std::vector<OptionRow> top_rows() {
+  return {count("top", "plans to show, or changes of each kind; default 10", 1, 100'000)};
+}
+
+std::vector<OptionRow> search_rows() {
+  return {
+      repeated(text("fix", "AXIS=VALUE", "only this value of an axis, as in tp=8; repeatable")),
+      flag("headroom",
+           "of every plan shown: GiB left, largest micro-batch, with as many of them, and sequence "
+           "that fit"),
+      flag("families", "every value of every axis: how many plans fit, why not, what would pass"),
+      repeated(text("range", "AXIS=A..B|A,B",
+                    "only values within a range, or exactly these; repeatable")),
+      repeated(text("axes", "AXIS,AXIS|all",
+                    "search these axes too, such as rank_order,grad_dtype; repeatable")),
+      flag("list-axes", "the axes with their values for this job, and which are on by default"),
+      flag("distinct", "one plan per family: the same tp, cp, ep, pp and zero"),
+      flag("pareto", "also the plans that no other beats in memory and speed at once"),
+      flag("no-bounds", "price every valid plan, also where a bound shows that it is no answer"),
+  };
+}
+
+std::vector<OptionRow> case_rows() {
+  return {
+      input_file("case", "FILE",
+                 "the run as a case line, instead of --model and the other options"),
+      text("case-id", "ID", "which line of the file, where it has several"),
+  };
+}
+
+std::vector<OptionRow> advise_rows() {
+  return {
+      flag("scaling", "also every component and term of time against every axis"),
+  };
+}
+
+std::vector<OptionRow> accuracy_rows() {
+  return {
+      flag("layouts",
+           "step times only: do predictions choose the fastest measured layout of every model and "
+           "number of GPUs"),
+      flag("known-runs",
+           "step times only, of runs on more than 64 GPUs: every run with its error, and what they "
+           "say together"),
+  };
+}
+
+std::vector<OptionRow> validate_rows() {
+  OptionRow limit = {.name = "memory-limit",
+                     .argument = "SIZE",
+                     .help = "as if every GPU had no more than this: 80GiB, 80GB",
+                     .kind = OptionKind::kBytes,
+                     .low = kMiB,
+                     .high = kGiB * 1024 * 16};
+  return {
+      choice("backend", "where ranks run: one process on each GPU, or on the host; default cuda",
+             {"cuda", "host"}),
+      count("steps", "measured steps; default 10", 1, 1'000'000),
+      count("warmup", "steps before them; default 3", 0, 1'000'000),
+      count("seed", "of weights and tokens; default 1", 0, std::int64_t{1} << 53),
+      number("timeout", "seconds in which no rank moves, then the run is stuck; default 120", 0,
+             86'400),
+      std::move(limit),
+      text("simulate-rank", "R/W",
+           "only this rank of W, alone: memory and compute, neither loss nor tokens/s"),
+      choice("find-max", "the largest size of this that really runs, by bisection",
+             words_of(kSizeAxes)),
+      output_file(
+          "trace",
+          "timeline of one more step of every plan that runs, all ranks, to open in Perfetto or "
+          "chrome://tracing"),
+      flag("force", "also run plans that are predicted to run out of memory"),
+      flag("fp32", "fp32 wherever the plan has bf16, at twice the bytes: for parity"),
+      flag("check-against-host",
+           "hold losses and gradient norms against the host backend in float64"),
+      output_file("journal", "append every finished run to this file, on disk before the next"),
+      flag("resume", "go on where a killed batch stopped: runs of the journal are not repeated"),
+      flag("fail-on-oom", "exit 1 if a plan runs out of memory"),
+  };
+}
+
+std::vector<OptionRow> calibrate_rows() {
+  return {
+      flag("memory", "context, libraries and NCCL of this machine's GPUs, for the trainer's plans"),
+      flag("time", "products, attention, copies, launches and collectives of this machine's GPUs"),
+      count("gpus", "with --time: so many of this host; default all; collectives need two", 1, 16),
+      text("gpu", "ID|FILE", "the GPU whose file is written again with the measured values in it"),
+      output_file("cluster-out",
+                  "also a file for --cluster: this host, its GPUs with what was measured of them"),
+  };
+}
+
+std::vector<OptionRow> output_rows() {
+  return {
+      text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
+      choice("format", "table (GiB, for people), csv or json (bytes); default table",
+             {"table", "csv", "json"}),
+      output_file("out", "write the answer to a file, complete or not at all"),
+      choice("color", "default auto: only on a terminal, never with NO_COLOR set",
+             {"auto", "always", "never"}),
+      flag("help", "this text"),
+  };
+}
+
+std::vector<OptionRow> build_table() {
+  const std::vector<std::string> all = {"estimate", "compare", "search", "advise",   "batch",
+                                        "accuracy", "why-oom", "list",   "validate", "calibrate"};
+  const std::vector<std::string> both = {"estimate", "search", "advise"};
+  const std::vector<std::string> jobs = {"estimate", "compare", "search", "advise", "why-oom"};
+  const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom"};
+  const std::vector<std::string> estimate = {"estimate"};
+  const std::vector<std::string> search = {"search"};
+  std::vector<OptionRow> table;
+  const auto add = [&table](std::string_view title, const std::vector<std::string>& commands,
+                            std::vector<OptionRow> rows) {
+    for (OptionRow& row : rows) {
+      row.group = title;
+      row.commands = commands;
+      table.push_back(std::move(row));
+    }
+  };
+  add("Run", {"why-oom"}, case_rows());
+  add("Question", {"compare"},
+      {repeated(text("against", "KEY=VALUE",
+                     "what is different on the other side: an option (framework=nanotron@v0.4, "
+                     "tp=4, model=...) or a switch of the framework; repeatable"))});
+  add("Model and machine", jobs, machine_rows());
+  add("Clusters", search, sweep_rows());
+  add("Cost", {"estimate", "search"}, cost_rows());
+  add("Training", jobs, training_rows());
+  add("Training", plans, microbatch_rows());
+  add(kPlanGroup, plans, plan_rows());
+  add("Memory rule", both, memory_rows());
+  add("Question", estimate, estimate_rows());
+  add("Search", {"search", "advise"}, top_rows());
+  add("Search", search, search_rows());
+  add("Question", {"advise"}, advise_rows());
+  add("Question", {"accuracy"}, accuracy_rows());
+  add("Run", {"validate"}, validate_rows());
+  add("Run", {"calibrate"}, calibrate_rows());
+  add("Output", all, output_rows());
+  return table;
+}
+
+}  // namespace
+
+const std::vector<OptionRow>& option_table() {
+  static const std::vector<OptionRow> table = build_table();
+  return table;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,108 @@
+#include "tools/options/search_question.h"
+
+#include <algorithm>
+#include <set>
+
+#include "search/space/space.h"
+#include "tools/options/axes.h"
+#include "tools/options/plan_words.h"
+
+namespace shardplan {
+namespace {
+
+// A word as a POSIX shell takes it.
+std::string shell_word(const std::string& word) {
+  const bool is_plain = word.find_first_not_of(
+                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                            "_-./=:,+@") == std::string::npos;
+  if (is_plain) {
+    return word;
+  }
+  std::string quoted = "'";
+  for (const char letter : word) {
+    if (letter == '\'') {
+      quoted += "'\\'";
+    }
+    quoted += letter;
+  }
+  quoted += "'";
+  return quoted;
+}
+
+// `shardplan estimate` with every option of the search that estimate knows, output apart. The batch
+// of a run's file may follow from sizes that the plan changes: it is always said.
+std::string estimate_command(const Options& options, const Job& job) {
+  std::string command = "shardplan estimate";
+  for (const OptionRow* row : options_of("estimate")) {
+    const bool is_of_output = row->name == "format" || row->name == "out" || row->name == "color";
+    if (is_of_output) {
+      continue;
+    }
+    for (const std::string& value : all_of(options, row->name)) {
+      command += " --" + row->name;
+      if (row->kind != OptionKind::kSwitch) {
+        command += " ";
+        command += shell_word(value);
+      }
+    }
+  }
+  if (!given(options, "global-batch")) {
+    command += " --global-batch " + std::to_string(job.global_batch);
+  }
+  return command;
+}
+
+// An axis may be named once: of two words one would be dropped silently.
+SearchSpace space_of(const Options& options, const Job& job, const std::optional<GivenRun>& run) {
+  SearchSpace space = open_axes(options, job, run);
+  std::set<std::string> named;
+  const auto take = [&](const char* flag, void (*apply)(SearchSpace&, const std::string&)) {
+    for (const std::string& word : all_of(options, flag)) {
+      if (!named.insert(axis_of(flag, word)).second) {
+        throw second_word(std::string("--").append(flag).append(" ").append(word),
+                          axis_of(flag, word), "one --fix or --range of an axis");
+      }
+      apply(space, word);
+    }
+  };
+  take("fix", fix_axis);
+  take("range", restrict_axis);
+  if (num_plans(plan_space(job, space)) == kUncountable) {
+    throw InputError(
+        "--axes, --range: found more plans than 64 bits count, expected fewer values of the axes");
+  }
+  return space;
+}
+
+// --set tp=4 fixes nothing here: the search chooses the fields of the plan.
+void refuse_plan_fields(const Options& options) {
+  const std::vector<std::string> fields = plan_field_names();
+  for (const std::string& word : all_of(options, "set")) {
+    if (std::ranges::find(fields, word.substr(0, word.find('='))) != fields.end()) {
+      std::string message = "--set: found '" + word;
+      throw InputError(message.append("', a field of the plan, expected --fix ").append(word));
+    }
+  }
+}
+
+}  // namespace
+
+std::string SearchQuestion::command_of(const Plan& plan) const {
+  return estimate_command + " " + options_of_plan(job, plan, run);
+}
+
+SearchQuestion search_question_of(const Options& options, const Library& library) {
+  refuse_plan_fields(options);
+  GivenJob asked = job_of(options, library);
+  if (asked.run && !asked.run->reading.unsupported.empty()) {
+    throw InputError(asked.run->file + ": " + asked.run->reading.unsupported);
+  }
+  asked.job.global_batch = count_or(options, "global-batch", asked.job.global_batch);
+  return {.job = asked.job,
+          .space = space_of(options, asked.job, asked.run),
+          .run = asked.run,
+          .estimate_command = estimate_command(options, asked.job),
+          .warnings = asked.warnings};
+}
+
+}  // namespace shardplan

@@ -1,0 +1,29 @@
+// shardplan compare as JSON.
+#include <nlohmann/json.hpp>
+
+#include "tools/report/report.h"
+#include "tools/report/values.h"
+
+namespace shardplan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const Side& side) {
+  return {{"framework", side.question.job.profile.name},
+          {"framework_version", side.question.job.profile.version},
+          {"status", name_of(side.prediction.status)},
+          {"reason", side.prediction.reason}};
+}
+
+}  // namespace
+
+std::string comparison_json(const Side& left, const Side& right, const Table& table) {
+  return one_line_of({{"schema", 1},
+                      {"command", "compare"},
+                      {"left", json_of(left)},
+                      {"right", json_of(right)},
+                      {"differences", rows_of(table)}});
+}
+
+}  // namespace shardplan

@@ -1,0 +1,21 @@
+// What every JSON report is made of.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/report/table.h"
+
+namespace shardplan {
+
+// One line, keys in the order of their making. Text that is no UTF-8 (file names may be anything)
+// is repaired rather than refused.
+std::string one_line_of(const nlohmann::ordered_json& json);
+
+// A file for people and programs: indented, but every list of numbers on one line.
+std::string indented_text(const nlohmann::ordered_json& json);
+
+// An object for each row, by column; cells with nothing are null.
+nlohmann::ordered_json rows_of(const Table& table);
+
+}  // namespace shardplan
