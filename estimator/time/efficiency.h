@@ -239,7 +239,7 @@ inline constexpr EfficiencyConstant kProductsBesideFsdp = {
     .value = 0.82,
     .source =
         "of their rate beside FSDP2's collectives, compute capability 9: NCCL's 24 channels of 132 "
-        "SMs (estimator/outside_memory.cpp)"};
+        "SMs (estimator/ledger/outside_memory.cpp)"};
 inline constexpr EfficiencyConstant kCollectivesBesideFsdp = {
     .value = 0.7,
     .source =
