@@ -4,9 +4,10 @@
 #include <numeric>
 #include <utility>
 
+#include "estimator/answer/estimate_memory.h"
 #include "estimator/answer/stage_timeline.h"
-#include "estimator/estimate.h"
 #include "estimator/ledger/outside_memory.h"
+#include "estimator/plan/capacity.h"
 #include "estimator/plan/expert_loads.h"
 
 namespace shardplan {

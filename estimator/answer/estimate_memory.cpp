@@ -1,3 +1,5 @@
+#include "estimator/answer/estimate_memory.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -7,12 +9,13 @@
 
 #include "estimator/answer/allocator_totals.h"
 #include "estimator/answer/stage_memory.h"
-#include "estimator/estimate.h"
 #include "estimator/frameworks/fujii2024/formula.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/ledger/stage_state.h"
+#include "estimator/plan/capacity.h"
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/units.h"
+#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {
@@ -44,14 +47,6 @@ std::vector<std::string> not_counted(const FrameworkProfile& profile) {
 }
 
 }  // namespace
-
-std::int64_t nominal_capacity_bytes(const ClusterSpec& cluster) {
-  return cluster.memory_limit_bytes.value_or(cluster.gpu.nominal_memory_bytes);
-}
-
-std::int64_t device_capacity_bytes(const ClusterSpec& cluster) {
-  return cluster.memory_limit_bytes.value_or(cluster.gpu.memory_bytes);
-}
 
 std::int64_t card_bytes(const Job& job) {
   return job.profile.memory_model == MemoryModel::kFujii2024 ? nominal_capacity_bytes(job.cluster)

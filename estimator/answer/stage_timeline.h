@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "estimator/allocator/replay.h"
 #include "estimator/answer/stage_memory.h"
+#include "estimator/ledger/allocation.h"
 
 namespace shardplan {
 

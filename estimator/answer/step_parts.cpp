@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/estimate.h"
+#include "estimator/answer/step_time.h"
 
 namespace shardplan {
 namespace {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "estimator/answer/step_pieces.h"
-#include "estimator/estimate.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_work.h"

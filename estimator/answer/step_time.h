@@ -1,8 +1,7 @@
 // The answer about time: where the seconds of one optimizer step go on the critical pipeline rank.
 #pragma once
 
-#include <cstdint>
-#include <string>
+#include "estimator/plan/job.h"
 
 namespace shardplan {
 
@@ -23,5 +22,8 @@ struct StepTime {
   double mfu = 0;                    // model FLOPs over dense bf16 peak (fp8 peak under fp8)
   bool calibrated = false;           // false: datasheet peaks and documented efficiencies
 };
+
+// Seconds of one optimizer step and where they go. Of valid plans only, else logic_error.
+StepTime estimate_step_time(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

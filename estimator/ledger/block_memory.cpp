@@ -85,11 +85,6 @@ std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) 
 
 }  // namespace
 
-bool delays_weight_gradients(Schedule schedule) {
-  return schedule == Schedule::kZbH1 || schedule == Schedule::kInterleavedZeroBubble ||
-         schedule == Schedule::kZbv;
-}
-
 bool is_alive(const BlockRow& row, BlockState state, Step step) {
   if (!row.is_of_steps()) {
     return (state == BlockState::kGathered && row.of == RowOf::kGathered) ||

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "estimator/allocator/replay.h"
+#include "estimator/ledger/allocation.h"
 #include "estimator/ledger/block_steps.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
@@ -228,9 +228,6 @@ Step entry_step(Pass pass, BlockKind before, BlockKind block);
 // Bytes of the block's rows alive then; 0 where blocks do not write each other's rows.
 std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind before,
                          BlockKind block);
-
-// Backward is split into input and weight gradients, the latter delayed.
-bool delays_weight_gradients(Schedule schedule);
 
 BlockSummary summarise(const BlockMemory& block);
 

@@ -1,4 +1,5 @@
 #include "estimator/ledger/block_rows.h"
+#include "estimator/plan/schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +30,7 @@ BlockShape block_shape(const Job& job, const Plan& plan) {
   shape.hidden = model.hidden;
   shape.tokens = tokens_per_microbatch(job, plan);
   shape.gathers_sequence = plan.tp > 1 && plan.sequence_parallel;
-  shape.sharded_tokens = shape.gathers_sequence ? div_ceil(shape.tokens, plan.tp) : shape.tokens;
+  shape.sharded_tokens = sharded_tokens(job, plan);
   shape.query_heads = div_ceil(model.num_heads, plan.tp);
   shape.key_value_heads = div_ceil(model.num_kv_heads, plan.tp);
   shape.query_width = shape.query_heads * model.head_dim;

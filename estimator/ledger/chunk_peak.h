@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/ledger/fsdp_buffers.h"
 #include "estimator/ledger/stage_layout.h"
 
 namespace shardplan {

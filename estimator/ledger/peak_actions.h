@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "estimator/answer/stage_memory.h"
+#include "estimator/ledger/stage_pieces.h"
 #include "estimator/plan/schedule.h"
 
 namespace shardplan {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "estimator/allocator/replay.h"
+#include "estimator/ledger/allocation.h"
 #include "estimator/plan/dtype.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"

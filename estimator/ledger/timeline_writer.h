@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "estimator/allocator/replay.h"
+#include "estimator/ledger/allocation.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/ledger/block_script.h"
 

@@ -5,9 +5,9 @@
 #include <numbers>
 #include <vector>
 
-#include "estimator/ledger/block_rows.h"
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
+#include "estimator/plan/units.h"
 
 namespace shardplan {
 namespace {
@@ -66,7 +66,7 @@ double load_spread(const Job& job, const Plan& plan) {
   if (!varies || plan.ep == 1) {
     return 0;
   }
-  const std::int64_t tokens = block_shape(job, plan).sharded_tokens * plan.ep * plan.etp;
+  const std::int64_t tokens = sharded_tokens(job, plan) * plan.ep * plan.etp;
   const RankChoices choices =
       choices_of(job.model.moe, div_ceil(job.model.moe.num_experts, plan.ep));
   const double chance = std::sqrt(choices.variance / number(tokens)) / choices.mean;

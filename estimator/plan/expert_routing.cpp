@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "estimator/plan/number.h"
-#include "estimator/time/efficiency.h"
 
 namespace shardplan {
 namespace {
@@ -72,16 +71,6 @@ RankChoices choices_of(const MoeSpec& moe, std::int64_t experts) {
 bool sends_tokens_once(const FrameworkProfile& profile) {
   return profile.moe_dispatcher == MoeDispatcher::kDeepEp ||
          profile.moe_dispatcher == MoeDispatcher::kHybridEp;
-}
-
-DispatchCost dispatch_cost(const FrameworkProfile& profile) {
-  if (profile.moe_dispatcher == MoeDispatcher::kDeepEp) {
-    return {.sms = 20,
-            .start_s = kDeepEpStart.value,
-            .row_s = kDeepEpRow.value,
-            .link_share = kDeepEpLink.value};
-  }
-  return {.sms = 16, .start_s = kHybridEpStart.value, .link_share = kHybridEpLink.value};
 }
 
 }  // namespace shardplan

@@ -23,16 +23,4 @@ RankChoices choices_of(const MoeSpec& moe, std::int64_t experts);
 // Whether a token goes once to a rank, however many of its experts are there.
 bool sends_tokens_once(const FrameworkProfile& profile);
 
-// What its kernels take and hold, of a dispatcher that does so.
-struct DispatchCost {
-  // Multiprocessors: Megatron-LM core_v0.16.1 core/transformer/transformer_config.py,
-  // moe_deepep_num_sms and moe_hybridep_num_sms.
-  std::int64_t sms = 0;
-  double start_s = 0;  // of a call: layout, counts that the host waits for
-  double row_s = 0;    // of each row that a rank receives
-  double link_share =
-      0;  // of NVLink's rate: all rows received go through the buffer, own ones, too
-};
-DispatchCost dispatch_cost(const FrameworkProfile& profile);
-
 }  // namespace shardplan

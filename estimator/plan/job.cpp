@@ -14,6 +14,11 @@ std::int64_t tokens_per_microbatch(const Job& job, const Plan& plan) {
   return div_exact(job.sequence_length, plan.cp) * plan.micro_batch;
 }
 
+std::int64_t sharded_tokens(const Job& job, const Plan& plan) {
+  const std::int64_t tokens = tokens_per_microbatch(job, plan);
+  return plan.tp > 1 && plan.sequence_parallel ? div_ceil(tokens, plan.tp) : tokens;
+}
+
 // Megatron-LM training/tokenizer: the vocabulary is padded to a multiple of
 // make-vocab-size-divisible-by * tp. A multiple of 1 still makes it divisible by tp.
 std::int64_t padded_vocab(const Job& job, const Plan& plan) {

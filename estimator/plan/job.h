@@ -49,6 +49,8 @@ std::int64_t data_parallel_size(const Job& job, const Plan& plan);  // dp, witho
 std::int64_t num_microbatches(const Job& job, const Plan& plan);    // per data-parallel rank
 std::int64_t tokens_per_microbatch(const Job& job,
                                    const Plan& plan);  // s * b / cp, one rank, before SP
+// Of them on each rank of a tensor-parallel group, where sequence parallelism divides them.
+std::int64_t sharded_tokens(const Job& job, const Plan& plan);
 std::int64_t padded_vocab(const Job& job, const Plan& plan);
 // Ranks that share one copy of the optimizer state of dense parameters: dp * cp / dp_replicate.
 std::int64_t dense_shard_size(const Job& job, const Plan& plan);

@@ -379,6 +379,11 @@ bool reshards_in_pipeline(const Job& job, const Plan& plan) {
          job.profile.reshard_after_forward == ReshardAfterForward::kAlways;
 }
 
+bool delays_weight_gradients(Schedule schedule) {
+  return schedule == Schedule::kZbH1 || schedule == Schedule::kInterleavedZeroBubble ||
+         schedule == Schedule::kZbv;
+}
+
 ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
   return {.schedule = plan.schedule,
           .pp = plan.pp,

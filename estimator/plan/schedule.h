@@ -42,6 +42,9 @@ struct ScheduleShape {
   friend bool operator==(const ScheduleShape&, const ScheduleShape&) = default;
 };
 
+// Backward is split into input and weight gradients, the latter delayed.
+bool delays_weight_gradients(Schedule schedule);
+
 ScheduleShape schedule_shape(const Job& job, const Plan& plan);
 // Whether FSDP2 shards parameters and gradients of a pipeline's chunks.
 bool shards_in_pipeline(const Job& job, const Plan& plan);

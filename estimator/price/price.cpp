@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "estimator/estimate.h"
+#include "estimator/answer/estimate_memory.h"
 #include "estimator/price/pieces.h"
 
 namespace shardplan {

@@ -6,6 +6,7 @@
 #include "estimator/plan/number.h"
 #include "estimator/time/block_work.h"
 #include "estimator/time/collective_time.h"
+#include "estimator/time/dispatch_cost.h"
 #include "estimator/time/efficiency.h"
 
 namespace shardplan {

@@ -11,8 +11,8 @@
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/validity/validity.h"
+#include "search/space/search_space.h"
 #include "search/space/space.h"
-#include "search/walk/search.h"
 
 namespace shardplan {
 

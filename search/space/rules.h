@@ -8,7 +8,7 @@
 
 #include "estimator/plan/job.h"
 #include "estimator/validity/validity.h"
-#include "search/walk/search.h"
+#include "search/space/search_space.h"
 
 namespace shardplan {
 

@@ -9,7 +9,7 @@
 
 #include "estimator/plan/fields.h"
 #include "estimator/plan/job.h"
-#include "search/walk/search.h"
+#include "search/space/search_space.h"
 
 namespace shardplan {
 

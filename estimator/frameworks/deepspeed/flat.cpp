@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "estimator/allocator/caching_allocator.h"
-#include "estimator/estimate.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/outside_memory.h"
+#include "estimator/plan/capacity.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {

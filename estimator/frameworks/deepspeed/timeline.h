@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/allocator/replay.h"
 #include "estimator/frameworks/deepspeed/tape.h"
+#include "estimator/ledger/allocation.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "estimator/estimate.h"
+#include "estimator/plan/capacity.h"
 
 namespace shardplan {
 namespace {
@@ -227,7 +227,7 @@ MemoryEstimate estimate_fujii2024(const Job& job, const Plan& plan) {
   stage.moments = {{.name = "whole step", .allocated_bytes = total}};
 
   MemoryEstimate estimate;
-  estimate.fit = fit_of(total, card_bytes(job));
+  estimate.fit = fit_of(total, nominal_capacity_bytes(job.cluster));
   estimate.stages = {std::move(stage)};
   estimate.assumptions = {
       {.text = "fujii2024: sequence parallelism, fused attention, unfused SwiGLU (8f per token)"},

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/allocator/replay.h"
+#include "estimator/ledger/allocation.h"
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/stage_tensors.h"
 

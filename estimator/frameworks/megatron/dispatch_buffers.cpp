@@ -7,6 +7,7 @@
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
+#include "estimator/time/dispatch_cost.h"
 
 namespace shardplan {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "estimator/allocator/replay.h"
+#include "estimator/ledger/allocation.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/stage_tensors.h"

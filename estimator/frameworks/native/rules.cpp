@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "estimator/ledger/block_memory.h"
+#include "estimator/plan/schedule.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 #include "estimator/validity/profiles.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "estimator/answer/stage_memory.h"
+#include "estimator/ledger/stage_pieces.h"
 
 namespace shardplan {
 

@@ -11,6 +11,7 @@
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/block_time.h"
+#include "estimator/time/dispatch_cost.h"
 #include "estimator/validity/validity.h"
 
 namespace shardplan {

@@ -1,0 +1,22 @@
+// What exchanges of tokens by DeepEP take.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/plan/framework_profile.h"
+
+namespace shardplan {
+
+// What the kernels of a dispatcher that sends a token once to a rank take and hold.
+struct DispatchCost {
+  // Multiprocessors: Megatron-LM core_v0.16.1 core/transformer/transformer_config.py,
+  // moe_deepep_num_sms and moe_hybridep_num_sms.
+  std::int64_t sms = 0;
+  double start_s = 0;  // of a call: layout, counts that the host waits for
+  double row_s = 0;    // of each row that a rank receives
+  double link_share =
+      0;  // of NVLink's rate: all rows received go through the buffer, own ones, too
+};
+DispatchCost dispatch_cost(const FrameworkProfile& profile);
+
+}  // namespace shardplan
