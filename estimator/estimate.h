@@ -4,7 +4,7 @@
 
 #include "estimator/answer/estimate_memory.h"
 #include "estimator/answer/step_time.h"
+#include "estimator/answer/why_invalid.h"
 #include "estimator/plan/capacity.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
-#include "estimator/validity/validity.h"

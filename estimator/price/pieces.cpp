@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 
 namespace shardplan {

@@ -1,8 +1,6 @@
-// Which plans a framework accepts: named rules, cheapest first.
+// The shape of a rule by which a framework refuses a plan.
 #pragma once
 
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,18 +20,9 @@ struct ValidityRule {
   std::string (*explain)(const Job& job, const Plan& plan);
 };
 
-// The rules of the job's profile, in the order in which they are tried.
-std::span<const ValidityRule> validity_rules(const FrameworkProfile& profile);
-
 struct InvalidReason {
   std::string rule;
   std::string message;  // one line: both numbers and the values that would be valid
 };
-
-// Nothing for a valid plan, else the first broken rule.
-std::optional<InvalidReason> why_invalid(const Job& job, const Plan& plan);
-
-// The first broken rule without a message; nullptr for a valid plan. For search.
-const ValidityRule* first_broken_rule(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

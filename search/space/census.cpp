@@ -4,6 +4,8 @@
 #include <bit>
 #include <stdexcept>
 
+#include "estimator/estimate.h"
+
 namespace shardplan {
 
 namespace {

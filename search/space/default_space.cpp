@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "estimator/estimate.h"
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/ledger/block_memory.h"
-#include "estimator/validity/validity.h"
 #include "search/space/search_space.h"
 #include "search/space/space.h"
 

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "estimator/estimate.h"
 #include "estimator/plan/layer_partition.h"
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 

@@ -1,8 +1,7 @@
 #include "tests/estimator/broken_plans.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>
-
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 

@@ -1,10 +1,9 @@
 #include "tests/estimator/random_case_lines.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
-
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {

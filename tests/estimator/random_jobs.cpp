@@ -1,7 +1,7 @@
 #include "tests/estimator/random_jobs.h"
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/plan/layer_partition.h"
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 

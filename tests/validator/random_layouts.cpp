@@ -1,9 +1,8 @@
 #include "tests/validator/random_layouts.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <cmath>
 #include <set>
-
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {

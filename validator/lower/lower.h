@@ -34,7 +34,7 @@ struct Hyperparameters {
 // Nothing, or the field whose value has no lowering, with the value: "plan.zero: 3".
 std::optional<std::string> why_not_lowered(const Job& job, const Plan& plan);
 
-// Throws std::logic_error for plans that are invalid or not lowered.
+// Of a valid plan (why_invalid). Throws std::logic_error for one that is not lowered.
 Program lower(const Job& job, const Plan& plan, std::int64_t rank,
               const Hyperparameters& hyperparameters);
 // The programs of all ranks.

@@ -1,10 +1,11 @@
 // What the formula of arXiv 2411.06465 covers, and the divisibility that its author's calculator
 // (okoge-kaz.github.io static/js/memory-estimator.js) and Megatron-LM, on which the paper measured,
 // ask for.
-#include "estimator/validity/rules.h"
+#include "estimator/frameworks/fujii2024/rules.h"
+
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
-#include "estimator/validity/profiles.h"
+#include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 
 namespace shardplan {

@@ -2,7 +2,8 @@
 // Sources: core/transformer/transformer_config.py, core/model_parallel_config.py,
 // core/parallel_state.py, core/optimizer/optimizer_config.py, training/arguments.py
 // (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
-#include "estimator/validity/rules.h"
+#include "estimator/frameworks/megatron/rules.h"
+
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/frameworks/megatron/fp8_rules.h"
@@ -11,7 +12,7 @@
 #include "estimator/frameworks/megatron/state_rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
-#include "estimator/validity/profiles.h"
+#include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 
 namespace shardplan {

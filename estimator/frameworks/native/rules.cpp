@@ -1,11 +1,12 @@
 // What our own trainer accepts.
+#include "estimator/frameworks/native/rules.h"
+
 #include <algorithm>
 
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/schedule.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
-#include "estimator/validity/profiles.h"
 #include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 

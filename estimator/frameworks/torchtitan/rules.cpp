@@ -1,12 +1,13 @@
 // What torchtitan v0.2.2 accepts for its Llama 3 and Qwen3 models, and what of it is modelled.
 // Sources: torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
 // models/llama3/infra/parallelize.py, config/job_config.py.
+#include "estimator/frameworks/torchtitan/rules.h"
+
 #include <algorithm>
 
 #include "estimator/plan/layer_partition.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
-#include "estimator/validity/profiles.h"
 #include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 

@@ -9,7 +9,7 @@
 
 #include "data/arguments/run_settings.h"
 #include "data/read/case_line.h"
-#include "estimator/validity/validity.h"
+#include "estimator/answer/why_invalid.h"
 #include "tests/data/message_of.h"
 
 namespace shardplan {

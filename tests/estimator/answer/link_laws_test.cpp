@@ -6,7 +6,6 @@
 
 #include "data/read/library.h"
 #include "estimator/estimate.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {

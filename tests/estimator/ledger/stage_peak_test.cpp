@@ -1,4 +1,5 @@
 #include "estimator/ledger/stage_peak.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>
 
@@ -10,7 +11,6 @@
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/stage_timeline.h"
 #include "estimator/plan/expert_loads.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {

@@ -1,4 +1,5 @@
 #include "estimator/price/floor.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "estimator/answer/stage_memory.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {

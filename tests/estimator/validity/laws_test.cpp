@@ -3,8 +3,8 @@
 
 #include <random>
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/plan/layer_partition.h"
-#include "estimator/validity/validity.h"
 #include "tests/allocation_count.h"
 #include "tests/estimator/broken_plans.h"
 

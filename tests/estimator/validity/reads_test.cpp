@@ -5,8 +5,7 @@
 #include <functional>
 #include <random>
 #include <vector>
-
-#include "estimator/validity/validity.h"
+#include "estimator/answer/why_invalid.h"
 
 namespace shardplan {
 namespace {

@@ -1,9 +1,9 @@
-#include "estimator/validity/validity.h"
 
 #include <doctest/doctest.h>
 
 #include <limits>
 
+#include "estimator/answer/why_invalid.h"
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;

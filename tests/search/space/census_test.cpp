@@ -1,8 +1,8 @@
 #include "search/space/census.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>
 
-#include "estimator/validity/validity.h"
 #include "tests/search/jobs.h"
 
 namespace shardplan {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "estimator/estimate.h"
-#include "estimator/validity/validity.h"
 #include "tests/search/brute_force.h"
 #include "tests/search/jobs.h"
 

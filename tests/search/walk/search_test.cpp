@@ -1,4 +1,5 @@
 #include "search/walk/search.h"
+#include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "estimator/plan/layer_partition.h"
-#include "estimator/validity/validity.h"
 #include "tests/search/brute_force.h"
 #include "tests/search/jobs.h"
 #include "tests/search/results.h"

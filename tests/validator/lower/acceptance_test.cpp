@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "estimator/validity/validity.h"
+#include "estimator/answer/why_invalid.h"
 #include "tests/validator/random_layouts.h"
 
 namespace shardplan {

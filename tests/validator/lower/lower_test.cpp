@@ -37,10 +37,6 @@ TEST_CASE("what is not lowered is refused by the name of its field") {
   CHECK(refusal(moe, {}) == "lower: not lowered: model.moe: shared_gate or router_bias");
 }
 
-TEST_CASE("invalid plans are refused with the reason of the validity rules") {
-  CHECK(refusal(tiny_job(tiny_model(), 4), {.tp = 3}).starts_with("lower: invalid plan: "));
-}
-
 TEST_CASE("state of one rank, counted by hand") {
   // Elements: embedding 30 * 16 = 480, so the layers start at 512; a layer has qkv 32 * 16,
   // projection 16 * 16, gate and up 48 * 16 and down 16 * 24, together 1920; four end at 8192. Head

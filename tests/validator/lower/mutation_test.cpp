@@ -6,7 +6,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "estimator/validity/validity.h"
+#include "estimator/answer/why_invalid.h"
 #include "tests/validator/layouts.h"
 #include "tests/validator/lower/byte_equality.h"
 #include "tests/validator/lower/mutant_builder.h"

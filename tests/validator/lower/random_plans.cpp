@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/rank_grid.h"
-#include "estimator/validity/validity.h"
 #include "validator/lower/lower.h"
 
 namespace shardplan {

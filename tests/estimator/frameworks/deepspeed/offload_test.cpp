@@ -14,7 +14,6 @@
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
 #include "estimator/price/price.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {

@@ -10,7 +10,6 @@
 #include "estimator/answer/step_time.h"
 #include "estimator/estimate.h"
 #include "estimator/plan/parameters.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/random_jobs.h"
 

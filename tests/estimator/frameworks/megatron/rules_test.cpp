@@ -1,7 +1,7 @@
 // Plans that Megatron-LM's profile refuses.
 #include <doctest/doctest.h>
 
-#include "estimator/validity/validity.h"
+#include "estimator/answer/why_invalid.h"
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "data/read/library.h"
+#include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/ledger/outside_memory.h"
@@ -12,7 +13,6 @@
 #include "estimator/plan/units.h"
 #include "estimator/time/block_time.h"
 #include "estimator/time/dispatch_cost.h"
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {

@@ -18,7 +18,6 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/units.h"
-#include "estimator/validity/validity.h"
 
 namespace shardplan {
 namespace {

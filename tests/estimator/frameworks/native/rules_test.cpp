@@ -3,8 +3,8 @@
 
 #include <limits>
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/plan/rank_grid.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;

@@ -8,7 +8,6 @@
 #include "estimator/estimate.h"
 #include "estimator/frameworks/torchtitan/layer.h"
 #include "estimator/price/price.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/frameworks/torchtitan/peaks.h"
 #include "tests/estimator/llama_job.h"

@@ -10,7 +10,6 @@
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 #include "estimator/price/price.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/frameworks/torchtitan/peaks.h"
 #include "tests/estimator/llama_job.h"

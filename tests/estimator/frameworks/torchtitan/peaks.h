@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 #include "estimator/price/price.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/allocation_changes.h"
 
 namespace shardplan {

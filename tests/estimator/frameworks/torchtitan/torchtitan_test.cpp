@@ -7,7 +7,6 @@
 
 #include "estimator/estimate.h"
 #include "estimator/price/price.h"
-#include "estimator/validity/validity.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {

@@ -1,0 +1,24 @@
+#include "estimator/frameworks/deepspeed/notes.h"
+
+namespace shardplan {
+
+void add_deepspeed_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
+                               std::vector<Assumption>& assumptions) {
+  const auto add = [&](const char* text) { assumptions.push_back({.text = text}); };
+  add("every batch has an attention mask, as transformers' data collators make it: without one and "
+      "without a key-value cache, transformers masks itself and repeats keys and values for every "
+      "head");
+  add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
+      "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (plan.offload.optimizer > 0 && job.profile.host_threads == 1) {
+    add("the optimizer on the host has one thread a rank, which torchrun and accelerate set where "
+        "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "
+        "host's memory rate");
+  }
+}
+
+std::vector<std::string> deepspeed_not_counted(const FrameworkProfile&) {
+  return {"evaluation", "checkpoint save and load", "other processes on the GPU"};
+}
+
+}  // namespace shardplan

@@ -1,0 +1,87 @@
+#include "estimator/frameworks/megatron/notes.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/ledger/stage_state.h"
+#include "estimator/plan/expert_loads.h"
+#include "estimator/plan/units.h"
+
+namespace shardplan {
+namespace {
+
+std::string fsdp_assumption(const Job& job, const Plan& plan) {
+  std::string text = "zero " + std::to_string(plan.zero) +
+                     ": Megatron-FSDP, whose buffers of layers follow its source";
+  if (!job.profile.overlap_grad_reduce) {
+    text += plan.zero == 2 ? "; without overlap_grad_reduce all gradients are one bucket"
+                           : "; without overlap_grad_reduce embedding and head are one bucket";
+  }
+  if (job.profile.gradient_accumulation_fusion && !fuses_weight_gradients(job, plan)) {
+    text +=
+        "; with --no-gradient-accumulation-fusion, without which the output layer's backward "
+        "stops with an error where gradients are " +
+        std::string(name_of(fsdp_gradient_dtype(plan))) + " (core/tensor_parallel/layers.py:566)";
+  }
+  return text;
+}
+
+// What moments of whole parameters add to the fullest rank.
+std::int64_t whole_moment_bytes(const Job& job, const Plan& plan, const PlanPieces& pieces) {
+  Job whole = job;
+  whole.profile.fsdp_whole_moments = true;
+  std::int64_t most = 0;
+  for (const StagePieces& stage : pieces.stages) {
+    const StateBytes bytes = stage_state(whole, plan, stage.layout).bytes;
+    most = std::max(most, bytes.made_by_first_step - stage.state.bytes.made_by_first_step);
+  }
+  return most;
+}
+
+std::string whole_moment_text(const Plan& plan, std::int64_t bytes) {
+  std::array<char, 32> gib{};
+  std::snprintf(gib.data(), gib.size(), "%.1f",
+                static_cast<double>(bytes) / static_cast<double>(kGiB));
+  return "Transformer Engine 2.10 and 2.11 keep whole moments under Megatron-FSDP: " +
+         std::string(plan.pp > 1 ? "up to " : "") + gib.data() + " GiB more on " +
+         (plan.pp > 1 ? "a" : "every") + " rank (--set fsdp_whole_moments=true)";
+}
+
+// Reserved memory depends on the router, which no plan tells. What free routers took was measured
+// of random weights (data/measured/README.md, loads_h100.jsonl).
+std::string load_assumption(double spread) {
+  std::array<char, 8> share{};
+  std::snprintf(share.data(), share.size(), "%.1f", 100 * spread);
+  return "experts: rows of a rank vary by chance alone, by " + std::string(share.data()) +
+         " %; routers that have learnt nothing were measured to vary by 7 to 23 %, to allocate 2 "
+         "to 4 % and to reserve 11 to 38 % more than this says, and published runs with such to "
+         "take 9 to 24 % longer; --set moe_load_spread=0.2 counts such";
+}
+
+}  // namespace
+
+void add_megatron_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                              std::vector<Assumption>& assumptions) {
+  if (is_megatron_fsdp(job, plan)) {
+    assumptions.push_back({.text = fsdp_assumption(job, plan)});
+    const std::int64_t bytes = whole_moment_bytes(job, plan, pieces);
+    if (bytes > 0) {
+      assumptions.push_back({.text = whole_moment_text(plan, bytes)});
+    }
+  }
+  if (const double spread = load_spread(job, plan);
+      spread > 0 && job.profile.moe_load_spread == 0) {
+    assumptions.push_back({.text = load_assumption(spread)});
+  }
+}
+
+std::vector<std::string> megatron_not_counted(const FrameworkProfile& profile) {
+  return {"evaluation", "checkpoint save and load",
+          profile.cuda_graphs == CudaGraphs::kNone ? "CUDA graphs"
+                                                   : "the memory pools of this plan's CUDA graphs",
+          "other processes on the GPU"};
+}
+
+}  // namespace shardplan

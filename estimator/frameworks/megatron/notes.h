@@ -1,0 +1,16 @@
+// What an estimate says beside its numbers: what it assumes, and what is not counted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "estimator/ledger/stage_pieces.h"
+
+namespace shardplan {
+
+void add_megatron_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                              std::vector<Assumption>& assumptions);
+// Moments and tensors outside the model, by name.
+std::vector<std::string> megatron_not_counted(const FrameworkProfile& profile);
+
+}  // namespace shardplan

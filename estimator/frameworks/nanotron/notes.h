@@ -1,0 +1,14 @@
+// What an estimate says beside its numbers: what it assumes, and what is not counted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "estimator/plan/framework_profile.h"
+
+namespace shardplan {
+
+// Moments and tensors outside the model, by name.
+std::vector<std::string> nanotron_not_counted(const FrameworkProfile& profile);
+
+}  // namespace shardplan
