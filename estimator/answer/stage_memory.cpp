@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/outside_memory.h"

@@ -2,11 +2,15 @@
 // name.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "estimator/ledger/stage_pieces.h"
+#include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
 #include "estimator/validity/validity.h"
@@ -17,6 +21,17 @@ namespace shardplan {
 struct Framework {
   // Which plans it refuses, in the order in which the rules are tried.
   std::span<const ValidityRule> (*rules)();
+
+  // What a stage holds that depends neither on the sequence nor on the micro-batch, without
+  // `parameters` and the sums of rows; where data-parallel ranks differ, of the one asked for, else
+  // of the fullest.
+  StageState (*state)(const Job& job, const Plan& plan, const StageLayout& stage,
+                      const StageTensors& tensors, std::optional<std::int64_t> data_rank) = nullptr;
+  // What has the size of a microbatch; none: it stands among the rows of the state.
+  SequenceRows (*sequence_rows)(const Job& job, const Plan& plan, const StageEnds& ends) = nullptr;
+  // What these look at of the pipeline besides the ends; none: all of it.
+  std::array<std::int64_t, 2> (*pipeline_seen_by_sequences)(
+      const Job& job, const Plan& plan, std::int64_t num_microbatches) = nullptr;
 
   // A closed formula in place of rows. What it says to fit is a share of the nominal capacity.
   MemoryEstimate (*formula)(const Job& job, const Plan& plan) = nullptr;

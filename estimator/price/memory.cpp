@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 
+#include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/ledger/outside_memory.h"

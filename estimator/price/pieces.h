@@ -25,6 +25,7 @@
 #include "estimator/answer/step_pieces.h"
 #include "estimator/ledger/chunk_peak.h"
 #include "estimator/ledger/stage_peak.h"
+#include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/unit_peak.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/rank_grid.h"

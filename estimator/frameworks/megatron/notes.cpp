@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/ledger/stage_state.h"
+#include "estimator/frameworks/megatron/state.h"
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/units.h"
 
@@ -34,8 +34,12 @@ std::int64_t whole_moment_bytes(const Job& job, const Plan& plan, const PlanPiec
   whole.profile.fsdp_whole_moments = true;
   std::int64_t most = 0;
   for (const StagePieces& stage : pieces.stages) {
-    const StateBytes bytes = stage_state(whole, plan, stage.layout).bytes;
-    most = std::max(most, bytes.made_by_first_step - stage.state.bytes.made_by_first_step);
+    const StageTensors tensors = stage_tensors(whole, plan, stage.layout);
+    std::int64_t made = 0;
+    for (const StateRow& row : megatron_state(whole, plan, stage.layout, tensors, {}).rows) {
+      made += row.made_by_first_step ? row.total_bytes() : 0;
+    }
+    most = std::max(most, made - stage.state.bytes.made_by_first_step);
   }
   return most;
 }

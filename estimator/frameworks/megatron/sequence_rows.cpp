@@ -166,4 +166,10 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
   return sized(job, rows);
 }
 
+std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,
+                                                                std::int64_t num_microbatches) {
+  const std::int64_t deferred = std::min(job.profile.deferred_embedding_wgrads, num_microbatches);
+  return {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)};
+}
+
 }  // namespace shardplan

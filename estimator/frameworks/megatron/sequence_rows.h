@@ -2,11 +2,18 @@
 // stay, and what the loop of the pipeline schedule holds (core/pipeline_parallel/schedules.py).
 #pragma once
 
+#include <array>
+#include <cstdint>
+
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/state_row.h"
 
 namespace shardplan {
 
 SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+// What they look at of the pipeline besides the ends: whether there are several stages, and several
+// chunks on each.
+std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,
+                                                                std::int64_t num_microbatches);
 
 }  // namespace shardplan

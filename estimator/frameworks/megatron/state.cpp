@@ -459,8 +459,10 @@ bool has_plain_optimizer(const Job& job, const Plan& plan) {
          !keeps_fp8_weights(job, plan);
 }
 
-std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
-                                          const StageLayout& stage, const StageTensors& tensors) {
+namespace {
+
+std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                 const StageTensors& tensors) {
   MegatronState state{.job = job,
                       .plan = plan,
                       .stage = stage,
@@ -503,6 +505,20 @@ std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
   add_held_exchange(state);
   for (const StateRow& row : resident_rows(job, plan, stage, tensors)) { state.add(row); }
   return std::move(state.rows.rows);
+}
+
+}  // namespace
+
+// Where products add weight gradients that another stream makes, all of them may wait there.
+StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::optional<std::int64_t> /*data_rank*/) {
+  StageState state;
+  state.rows = state_rows(job, plan, stage, tensors);
+  if (accumulates_beside(job, plan) && !fuses_weight_gradients(job, plan)) {
+    state.bytes.side_streams =
+        (tensors.dense + tensors.expert) * bytes_of(activation_dtype(plan.precision));
+  }
+  return state;
 }
 
 }  // namespace shardplan

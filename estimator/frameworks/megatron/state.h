@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "estimator/ledger/stage_layout.h"
+#include "estimator/ledger/stage_state.h"
 #include "estimator/ledger/stage_tensors.h"
-#include "estimator/ledger/state_row.h"
 
 namespace shardplan {
 
@@ -18,8 +19,8 @@ bool is_precision_aware(const Plan& plan);
 // Megatron-FSDP's buffers nor by a precision-aware optimizer, nor of weights kept in fp8.
 bool has_plain_optimizer(const Job& job, const Plan& plan);
 
-std::vector<StateRow> megatron_state_rows(const Job& job, const Plan& plan,
-                                          const StageLayout& stage, const StageTensors& tensors);
+StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::optional<std::int64_t> data_rank);
 
 // Elements of the dummies that Transformer Engine hands autograd where a product has already added
 // its weight's gradient into the main one: one for each shape of weights, cached for ever

@@ -2,12 +2,13 @@
 // in block_rows.h; n elements of a block's parameters on a rank, S the ranks that share them.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "estimator/ledger/block_rows.h"
-#include "estimator/ledger/stage_layout.h"
-#include "estimator/ledger/state_row.h"
+#include "estimator/ledger/stage_state.h"
+#include "estimator/ledger/stage_tensors.h"
 
 namespace shardplan {
 
@@ -175,9 +176,8 @@ void add_titan_moe(TitanBlock& block);
 void add_titan_expert_group(TitanBlock& block, bool is_last);
 void add_titan_head(TitanBlock& block);
 
-std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage);
-// Most that FSDP2's gathers hold at once.
-std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan);
+StageState torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                            const StageTensors& tensors, std::optional<std::int64_t> data_rank);
 SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
 }  // namespace shardplan

@@ -184,10 +184,8 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
              .formula = "ends of segments too small to split off, of both moments"});
 }
 
-}  // namespace
-
-std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage) {
-  const StageTensors tensors = stage_tensors(job, plan, stage);
+std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                 const StageTensors& tensors) {
   TitanState state{.job = job,
                    .plan = plan,
                    .fsdp = fsdp_plan(job, plan),
@@ -209,8 +207,9 @@ std::vector<StateRow> torchtitan_state(const Job& job, const Plan& plan, const S
   return std::move(state.list.rows);
 }
 
-// Two outputs, of the largest blocks that follow each other, and an input.
-std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan) {
+// Most that FSDP2's gathers hold at once: two outputs, of the largest blocks that follow each
+// other, and an input.
+std::int64_t side_stream_bytes(const Job& job, const Plan& plan) {
   if (!fsdp_plan(job, plan).is_sharded) {
     return 0;
   }
@@ -222,6 +221,17 @@ std::int64_t torchtitan_side_streams(const Job& job, const Plan& plan) {
     }
   }
   return 2 * most * bytes_of(DType::kBf16);
+}
+
+}  // namespace
+
+StageState torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage,
+                            const StageTensors& tensors,
+                            std::optional<std::int64_t> /*data_rank*/) {
+  StageState state;
+  state.rows = state_rows(job, plan, stage, tensors);
+  state.bytes.side_streams = side_stream_bytes(job, plan);
+  return state;
 }
 
 SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
