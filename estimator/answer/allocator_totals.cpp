@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "estimator/answer/estimate_memory.h"
+#include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_timeline.h"
-#include "estimator/ledger/outside_memory.h"
 #include "estimator/plan/capacity.h"
 #include "estimator/plan/expert_loads.h"
 

@@ -4,10 +4,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/ledger/block_rows.h"
-#include "estimator/ledger/outside_memory.h"
 
 namespace shardplan {
 namespace {

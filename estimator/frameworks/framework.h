@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "estimator/ledger/outside.h"
 #include "estimator/ledger/stage_pieces.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/job.h"
@@ -32,6 +33,10 @@ struct Framework {
   // What these look at of the pipeline besides the ends; none: all of it.
   std::array<std::int64_t, 2> (*pipeline_seen_by_sequences)(
       const Job& job, const Plan& plan, std::int64_t num_microbatches) = nullptr;
+
+  // What the driver counts beside the allocator's segments, of one rank of a stage.
+  void (*add_outside)(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                      OutsidePieces& pieces) = nullptr;
 
   // A closed formula in place of rows. What it says to fit is a share of the nominal capacity.
   MemoryEstimate (*formula)(const Job& job, const Plan& plan) = nullptr;

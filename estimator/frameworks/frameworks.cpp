@@ -2,23 +2,28 @@
 #include <array>
 
 #include "estimator/frameworks/deepspeed/notes.h"
+#include "estimator/frameworks/deepspeed/outside.h"
 #include "estimator/frameworks/deepspeed/rules.h"
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/fujii2024/formula.h"
 #include "estimator/frameworks/fujii2024/rules.h"
 #include "estimator/frameworks/megatron/notes.h"
+#include "estimator/frameworks/megatron/outside.h"
 #include "estimator/frameworks/megatron/rules.h"
 #include "estimator/frameworks/megatron/sequence_rows.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/nanotron/blocks.h"
 #include "estimator/frameworks/nanotron/notes.h"
+#include "estimator/frameworks/nanotron/outside.h"
 #include "estimator/frameworks/nanotron/rules.h"
 #include "estimator/frameworks/native/notes.h"
+#include "estimator/frameworks/native/outside.h"
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/notes.h"
+#include "estimator/frameworks/torchtitan/outside.h"
 #include "estimator/frameworks/torchtitan/rules.h"
 
 namespace shardplan {
@@ -39,6 +44,7 @@ constexpr Framework kMegatron = {.rules = megatron_validity_rules,
                                  .state = megatron_state,
                                  .sequence_rows = megatron_sequence_rows,
                                  .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,
+                                 .add_outside = add_megatron_outside,
                                  .add_assumptions = add_megatron_assumptions,
                                  .not_counted = megatron_not_counted};
 
@@ -47,23 +53,27 @@ constexpr Framework kMegatronLocal = {
     .state = megatron_state,
     .sequence_rows = megatron_sequence_rows,
     .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,
+    .add_outside = add_megatron_outside,
     .add_assumptions = add_megatron_assumptions,
     .not_counted = megatron_not_counted};
 
 constexpr Framework kNative = {.rules = native_validity_rules,
                                .state = state_of<native_state_rows>,
                                .sequence_rows = native_sequence_rows,
+                               .add_outside = add_native_outside,
                                .not_counted = native_not_counted};
 
 constexpr Framework kTorchtitan = {.rules = torchtitan_validity_rules,
                                    .state = torchtitan_state,
                                    .sequence_rows = torchtitan_sequence_rows,
+                                   .add_outside = add_torchtitan_outside,
                                    .add_assumptions = add_torchtitan_assumptions,
                                    .not_counted = torchtitan_not_counted};
 
 constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .state = state_of<nanotron_state_rows>,
                                  .sequence_rows = nanotron_sequence_rows,
+                                 .add_outside = add_nanotron_outside,
                                  .not_counted = nanotron_not_counted};
 
 constexpr Framework kDeepspeed = {
@@ -71,6 +81,7 @@ constexpr Framework kDeepspeed = {
     .state =
         [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
            std::optional<std::int64_t> data_rank) { return deepspeed_state(job, plan, data_rank); },
+    .add_outside = add_deepspeed_outside,
     .knows_data_ranks = [](const Plan& plan) { return plan.zero < 3; },
     .add_assumptions = add_deepspeed_assumptions,
     .not_counted = deepspeed_not_counted};

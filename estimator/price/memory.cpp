@@ -3,10 +3,10 @@
 #include <array>
 #include <bit>
 
+#include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
-#include "estimator/ledger/outside_memory.h"
 #include "estimator/price/pieces.h"
 
 namespace shardplan {

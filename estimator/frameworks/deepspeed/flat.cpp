@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "estimator/allocator/caching_allocator.h"
+#include "estimator/frameworks/deepspeed/outside.h"
 #include "estimator/ledger/block_rows.h"
-#include "estimator/ledger/outside_memory.h"
 #include "estimator/plan/capacity.h"
 #include "estimator/plan/units.h"
 
@@ -22,7 +22,9 @@ constexpr std::int64_t kFp64 = 8;
 bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_bytes,
                          std::span<const FlatRange> tensors) {
   const std::int64_t half = bytes_of(activation_dtype(plan.precision));
-  const std::int64_t free = device_capacity_bytes(job.cluster) - outside_bytes(job, plan, 0);
+  OutsideSum outside;
+  add_deepspeed_outside(job, plan, 0, outside);
+  const std::int64_t free = device_capacity_bytes(job.cluster) - outside.bytes();
   CachingAllocator allocator(job.profile.allocator, std::max<std::int64_t>(free, 0));
   const auto fits = [&](std::int64_t bytes) {
     return allocator.allocate(bytes) != CachingAllocator::kNone;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/megatron/blocks.h"
-#include "estimator/ledger/outside_memory.h"
+#include "estimator/frameworks/pieces/attention_workspace.h"
 
 namespace shardplan {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/megatron/local_blocks.h"
-#include "estimator/ledger/outside_memory.h"
+#include "estimator/frameworks/pieces/attention_workspace.h"
 
 namespace shardplan {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/native/blocks.h"
-#include "estimator/ledger/outside_memory.h"
+#include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/time/block_context_parallel.h"
 
 namespace shardplan {

@@ -1,14 +1,17 @@
-// NCCL communicators of one rank in the frameworks that are modelled: which groups have one, and
-// what each has been used for.
+// NCCL communicators of one rank: which groups have one, what each has been used for, and what that
+// takes of the device.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 
+#include "estimator/ledger/outside.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/rank_grid.h"
+#include "estimator/plan/units.h"
 
 namespace shardplan {
 
@@ -39,6 +42,8 @@ struct GroupGrid {
   bool last_stage = pp_rank == plan.pp - 1;
   bool end_stage = first_stage || last_stage;
   bool has_experts = job.model.moe.num_experts > 0;
+  // Sends of the pipeline go one by one, not in batches.
+  bool sends_singly = job.profile.overlap_p2p_comm && plan.vpp > 1;
 
   std::int64_t size(GroupKind kind) const { return group_size(job, plan, kind); }
 
@@ -56,16 +61,14 @@ struct GroupGrid {
     return {.ring = false, .near_peers = near ? count : 0, .has_network_peers = !near};
   }
 
-  // Sends one by one, and not in batches, go over a communicator of the two ranks, which PyTorch
+  // Sends one by one go over a communicator of the two ranks, which PyTorch
   // makes where the group has none from its start (distributed/c10d/ProcessGroupNCCL.cpp,
   // pointToPoint): nanotron's (parallel/pipeline_parallel/p2p.py), those of Megatron-core that run
   // beside other chunks (core/pipeline_parallel/p2p_communication.py, _p2p_ops), and Transformer
   // Engine's ring beyond two ranks (v2.11 attention/dot_product_attention/context_parallel.py,
   // batch_p2p_comm).
   bool pipeline_in_pairs() const {
-    const bool one_by_one = job.profile.memory_model == MemoryModel::kNanotron ||
-                            (job.profile.overlap_p2p_comm && plan.vpp > 1);
-    return plan.pp > 1 && one_by_one && !job.profile.eager_communicators;
+    return plan.pp > 1 && sends_singly && !job.profile.eager_communicators;
   }
   bool ring_in_pairs() const {
     return plan.cp > 2 && plan.cp_method == CpMethod::kRing && !job.profile.eager_communicators;
@@ -111,16 +114,6 @@ struct GroupGrid {
     return {};
   }
 
-  // Even where the tensor-parallel group is the rank alone: the trainer's broadcast of a batch
-  // (get_batch_on_this_tp_rank), and the sums of the vocabulary-parallel loss.
-  bool uses_tp_alone() const {
-    switch (job.profile.memory_model) {
-      case MemoryModel::kMegatron: return end_stage;
-      case MemoryModel::kMegatronLocal: return last_stage;
-      default: return false;
-    }
-  }
-
   bool embedding_is_shared() const {
     const bool shares = job.model.tied_embeddings || job.model.num_mtp_layers > 0;
     const bool holds_table = first_stage || pp_rank == head_stage(job, plan);
@@ -128,9 +121,27 @@ struct GroupGrid {
   }
 };
 
-std::array<Communicator, 27> megatron_communicators(const GroupGrid& grid);
-std::array<Communicator, 10> nanotron_communicators(const GroupGrid& grid);
-std::array<Communicator, 2> deepspeed_communicators(const GroupGrid& grid);
-std::array<Communicator, 11> torchtitan_communicators(const GroupGrid& grid);
+inline Connections with_ring(Connections connections) {
+  connections.ring = true;
+  return connections;
+}
+
+// Which groups have a communicator: all at start-up, or those that were used.
+enum class Creation { kAll, kUsed };
+
+// What a process of PyTorch has before it has a communicator: context and libraries.
+void add_process(const Job& job, OutsidePieces& pieces);
+// Each communicator, and what a process pays once with the first ones.
+void add_communicators(const Job& job, std::span<const Communicator> communicators,
+                       Creation creation, OutsidePieces& pieces);
+// Context and libraries by themselves, and what their bytes rest on.
+void add_process(std::int64_t context_bytes, Origin context, std::int64_t library_bytes,
+                 Origin libraries, OutsidePieces& pieces);
+// Bytes that were measured on this GPU, or elsewhere.
+constexpr Origin origin_of(const std::optional<std::int64_t>& measured_bytes) {
+  return measured_bytes ? Origin::kMeasured : Origin::kMeasuredElsewhere;
+}
+// With the first connected peer of a process.
+inline constexpr std::int64_t kFirstSendBytes = 62 * kMiB;
 
 }  // namespace shardplan

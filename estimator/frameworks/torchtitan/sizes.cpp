@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/ledger/outside_memory.h"
+#include "estimator/frameworks/pieces/attention_workspace.h"
 
 namespace shardplan {
 namespace {

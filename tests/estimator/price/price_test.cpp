@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <random>
 
+#include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/estimate.h"
-#include "estimator/ledger/outside_memory.h"
 #include "estimator/price/pieces.h"
 #include "tests/allocation_count.h"
 #include "tests/estimator/random_jobs.h"

@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include "data/read/library.h"
+#include "estimator/answer/outside_memory.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/ledger/block_memory.h"
-#include "estimator/ledger/outside_memory.h"
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/block_time.h"

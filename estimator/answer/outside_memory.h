@@ -17,16 +17,4 @@ std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_
 // The sum of outside_rows without building them; for search.
 std::int64_t outside_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank);
 
-// Workspace of cuDNN 9 scaled-dot-product attention backward, bytes, closed form: batch, query
-// heads and kv heads on this rank, lengths, head dimension.
-struct AttentionShape {
-  std::int64_t batch = 1;
-  std::int64_t query_heads = 1;
-  std::int64_t kv_heads = 1;
-  std::int64_t query_length = 0;
-  std::int64_t kv_length = 0;
-  std::int64_t head_dim = 128;
-};
-std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, bool deterministic);
-
 }  // namespace shardplan

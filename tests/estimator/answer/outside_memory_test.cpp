@@ -1,4 +1,4 @@
-#include "estimator/ledger/outside_memory.h"
+#include "estimator/answer/outside_memory.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,42 @@
+#include "estimator/answer/outside_memory.h"
+
+#include <string>
+
+#include "estimator/frameworks/framework.h"
+
+namespace shardplan {
+namespace {
+
+class OutsideRows : public OutsidePieces {
+ public:
+  void add(const OutsidePiece& piece) override {
+    rows.push_back({.component = piece.component,
+                    .name = std::string(piece.prefix) + std::string(piece.name),
+                    .elements = piece.bytes,
+                    .dtype = DType::kBool,
+                    .bytes = piece.bytes,
+                    .copies = 1,
+                    .born = {.name = "start"},
+                    .dies = {.name = "end"},
+                    .formula = std::string(piece.formula),
+                    .in_allocator = false,
+                    .origin = piece.origin});
+  }
+  std::vector<Row> rows;
+};
+
+}  // namespace
+
+std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+  OutsideRows outside;
+  framework_of(job.profile).add_outside(job, plan, pp_rank, outside);
+  return std::move(outside.rows);
+}
+
+std::int64_t outside_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+  OutsideSum outside;
+  framework_of(job.profile).add_outside(job, plan, pp_rank, outside);
+  return outside.bytes();
+}
+
+}  // namespace shardplan

@@ -1,0 +1,27 @@
+#include "estimator/frameworks/deepspeed/outside.h"
+
+#include <array>
+
+#include "estimator/frameworks/pieces/communicators.h"
+
+namespace shardplan {
+namespace {
+
+// DeepSpeed's data-parallel group is a clone of the world (utils/groups.py, _clone_world_group);
+// init_process_group gets a device, so that both have a communicator, even of one rank
+// (comm/torch.py, init_process_group). The engine leaves that of the world unused; a trainer around
+// it, as Hugging Face's, gathers the loss over it.
+std::array<Communicator, 2> communicators(const GroupGrid& grid) {
+  return {{{"world", grid.world, {.ring = true}}, {"dp", grid.dp, {.ring = true}}}};
+}
+
+}  // namespace
+
+void add_deepspeed_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                           OutsidePieces& pieces) {
+  add_process(job, pieces);
+  add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
+                    Creation::kAll, pieces);
+}
+
+}  // namespace shardplan

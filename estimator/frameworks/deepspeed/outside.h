@@ -1,0 +1,13 @@
+// What the driver counts beside the allocator's segments.
+#pragma once
+
+#include "estimator/ledger/outside.h"
+#include "estimator/plan/job.h"
+
+namespace shardplan {
+
+// Of one rank of a pipeline's stage.
+void add_deepspeed_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                           OutsidePieces& pieces);
+
+}  // namespace shardplan
