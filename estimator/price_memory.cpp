@@ -213,13 +213,15 @@ const StatePiece& PricePieces::state(const Plan& plan) {
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
   const bool layers_tell =
       job.profile.memory_model == MemoryModel::kNative && job.model.has_moe_layers();
-  const bool buffers = has_user_buffers(job, plan);
+  const bool sees_microbatch =
+      has_user_buffers(job, plan) || job.profile.moe_dispatcher == MoeDispatcher::kHybridEp;
   const std::int64_t head = head_stage(job, plan);
   return outside_pieces
       .find({packed(grid_piece->number, plan.vpp),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
              layers_tell || head < plan.pp - 1 ? split_piece->number : 0,
-             packed(buffers ? plan.micro_batch : 0, number(plan.precision))},
+             packed(sees_microbatch ? 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0) : 0,
+                    number(plan.precision))},
             [&](OutsidePiece& piece) {
               piece = {};
               piece.first = outside_bytes(job, plan, 0);

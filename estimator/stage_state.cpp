@@ -67,11 +67,13 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
   return megatron_sequence_rows(job, plan, ends);
 }
 
-// Megatron's: whether there are several stages, and several chunks on each.
+// Megatron's: whether there are several stages, several chunks on each, and how many microbatches
+// before the last one leave gradients of the output layer for later.
 std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
                                                        std::int64_t num_microbatches) {
   if (is_megatron(job.profile.memory_model)) {
-    const std::int64_t deferred = std::min(job.profile.deferred_embedding_wgrads, num_microbatches);
+    const std::int64_t limit = job.profile.deferred_embedding_wgrads;
+    const std::int64_t deferred = limit > 0 ? std::min(limit + 1, num_microbatches) : 0;
     return {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)};
   }
   return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
