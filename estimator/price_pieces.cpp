@@ -134,9 +134,9 @@ bool has_same_microbatches(const Job& job, const Plan& one, const Plan& other) {
                                        : std::tuple(std::int64_t{0}, DType::kFp32);
   };
   const auto axes = [](const Plan& plan) {
-    return std::tie(plan.recompute, plan.schedule, plan.micro_batch, plan.sequence_parallel,
-                    plan.cp_method, plan.precision, plan.rank_order, plan.dp_replicate, plan.tp,
-                    plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor,
+    return std::tie(plan.schedule, plan.micro_batch, plan.sequence_parallel, plan.cp_method,
+                    plan.precision, plan.rank_order, plan.dp_replicate, plan.tp, plan.cp, plan.ep,
+                    plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor, plan.recompute,
                     plan.layers_per_chunk);
   };
   return axes(one) == axes(other) && buffers(one) == buffers(other);
