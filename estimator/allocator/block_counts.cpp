@@ -2,6 +2,7 @@
 #include "estimator/allocator/block_counts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "estimator/allocator/caching_allocator.h"
@@ -38,6 +39,22 @@ void add(BlockCounts::Sizes& sizes, std::int64_t bytes, std::int64_t count) {
   }
 }
 
+namespace {
+
+// Leaves `count` of these blocks so many bytes, fewer than they have.
+void shrink(BlockCounts::Sizes& sizes, BlockCounts::Sizes::iterator at, std::int64_t bytes,
+            std::int64_t count) {
+  const bool keeps_place = at == sizes.begin() || std::prev(at)->bytes < bytes;
+  if (keeps_place && at->count == count) {
+    at->bytes = bytes;
+    return;
+  }
+  remove(sizes, at, count);
+  add(sizes, bytes, count);
+}
+
+}  // namespace
+
 BlockCounts::Sizes& BlockCounts::pool_for(std::int64_t size) {
   return pools_[is_small_request(size) ? 0 : 1];
 }
@@ -60,17 +77,19 @@ std::int64_t BlockCounts::take(std::int64_t bytes, std::int64_t count, Sizes* ma
     const std::int64_t tensors = holds_one ? 1 : std::min(count, block / size);  // of a block
     const std::int64_t wanted = holds_one ? count : count / tensors;
     const std::int64_t blocks = is_free ? std::min(found->count, wanted) : wanted;
-    if (is_free) {
-      remove(pool, found, blocks);
-    } else if (made != nullptr) {
+    if (!is_free && made != nullptr) {
       add(*made, block, blocks);
     }
     const std::int64_t rest = block - tensors * size;
-    if (rest >= smallest_remainder(size)) {
+    const bool splits = rest >= smallest_remainder(size);
+    if (is_free && splits) {
+      shrink(pool, found, rest, blocks);
+    } else if (is_free) {
+      remove(pool, found, blocks);
+    } else if (splits) {
       add(pool, rest, blocks);
-    } else {
-      beyond += blocks * rest;
     }
+    beyond += splits ? 0 : blocks * rest;
     count -= blocks * tensors;
   }
   return beyond;

@@ -83,9 +83,8 @@ std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) 
   return megatron_rows(job, plan, kind);
 }
 
-}  // namespace
-
-bool is_alive(const BlockRow& row, BlockState state, Step step) {
+// Inline: of a state that is known most of it falls away.
+inline bool is_alive_in(const BlockRow& row, BlockState state, Step step) {
   if (!row.is_of_steps()) {
     return (state == BlockState::kGathered && row.of == RowOf::kGathered) ||
            (state == BlockState::kReducing && row.of == RowOf::kReduction) ||
@@ -122,12 +121,18 @@ bool is_alive(const BlockRow& row, BlockState state, Step step) {
   return false;
 }
 
+}  // namespace
+
+bool is_alive(const BlockRow& row, BlockState state, Step step) {
+  return is_alive_in(row, state, step);
+}
+
 namespace {
 
 // What a block holds whatever its step.
 void add_held(BlockSummary& summary, const BlockRow& row) {
   const auto held = [&](BlockState state) {
-    return is_alive(row, state, Step::kForwardInput) ? row.bytes : 0;
+    return is_alive_in(row, state, Step::kForwardInput) ? row.bytes : 0;
   };
   summary.input_bytes += held(BlockState::kCheckpointed);
   summary.kept_bytes += held(BlockState::kKept);

@@ -54,7 +54,7 @@ struct Life {
 class RowList {
  public:
   explicit RowList(std::int64_t alignment) : alignment_(alignment) {
-    constexpr std::size_t kManyRows = 64;  // room for most blocks
+    constexpr std::size_t kManyRows = 128;  // room for most blocks
     rows.reserve(kManyRows);
   }
 

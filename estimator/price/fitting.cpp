@@ -22,7 +22,7 @@ std::int64_t fullest_rank_bytes(const PriceFreedom& open, const StatePiece& stat
   std::int64_t peak = 0;
   for (const RankActivations& rank : activations.ranks) {
     const StateBytes least = least_state(open, states.classes[rank.stage_class]);
-    const StateSum state = {.one = least, .other = rank.buffers};
+    const StateSum state = {.one = least, .other = *rank.buffers};
     peak = std::max(peak, alive_peak_bytes(state, rank.actions));
   }
   return peak;

@@ -175,7 +175,7 @@ StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFr
       pieces.begin(at);
       const ScheduleShape shape = pieces.shape(at);
       for (const RankActivations& held : pieces.activations(at, shape).ranks) {
-        PhaseBytes bytes = held.buffers.alive;
+        PhaseBytes bytes = held.buffers->alive;
         bytes[static_cast<std::size_t>(Phase::kForward)] +=
             std::max<std::int64_t>(held.actions.forward, 0);
         bytes[static_cast<std::size_t>(Phase::kBackward)] +=

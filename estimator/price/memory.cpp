@@ -95,39 +95,45 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
   layout.pattern = patterns.try_emplace(layout.of_class, std::ssize(patterns)).first->second;
 }
 
-// The same for all choices of recomputation.
+// The same for all choices of recomputation. Megatron's know neither how context parallelism goes,
+// nor, but for a dispatcher that gathers the tokens of all, where experts lie.
 const std::vector<StateBytes>& PricePieces::sequences(const Plan& plan,
                                                       const ScheduleShape& shape) {
-  const BlockKey& axes = block_axes;
-  const PieceKey<6> key = {
-      axes[0],
-      axes[1],
-      axes[2],
-      axes[4],
-      axes[5],
-      packed(split_piece->number,
-             std::ssize(kSchedules) * shape.num_microbatches + number(plan.schedule))};
+  const bool sees_all = !is_megatron(job.profile.memory_model);
+  const bool sees_experts = sees_all || job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
+  const auto pipeline = pipeline_seen_by_sequences(job, plan, shape.num_microbatches);
+  PieceKey<8> key = {
+      block_axes[0],
+      sees_experts ? block_axes[1] : 0,
+      sees_all ? block_axes[2] : microbatch_axes_number(plan, CpMethod::kRing, Schedule::kNone),
+      block_axes[4],
+      block_axes[5],
+      split_piece->number,
+      pipeline[0],
+      pipeline[1]};
   if (is_same(key, sequence_key)) {
     return last_sequences;
   }
   sequence_key = {};  // should it throw
   last_sequences.clear();
-  const auto pipeline = pipeline_seen_by_sequences(job, plan, shape.num_microbatches);
+  const PieceKey<8> of_split = key;
   for (const StageEnds& ends : split().ends) {
     const std::int64_t chunks = packed(ends.receiving_chunks, ends.sending_chunks);
     const std::int64_t holds =
         (ends.has_cast ? 4 : 0) + (ends.has_embedding ? 2 : 0) + (ends.has_head ? 1 : 0);
-    const auto build = [&](StateBytes& bytes) {
-      bytes = {};
-      for (const StateRow& row : sequence_rows(job, plan, ends)) { bytes.add(row); }
-    };
+    key[5] = 8 * chunks + holds;
     last_sequences.push_back(sequence_pieces
-                                 .find({axes[0], axes[1], axes[2], axes[4], axes[5],
-                                        8 * chunks + holds, pipeline[0], pipeline[1]},
-                                       build)
+                                 .find(key,
+                                       [&](StateBytes& bytes) {
+                                         bytes = {};
+                                         for (const StateRow& row :
+                                              sequence_rows(job, plan, ends)) {
+                                           bytes.add(row);
+                                         }
+                                       })
                                  .value);
   }
-  sequence_key = key;
+  sequence_key = of_split;
   return last_sequences;
 }
 
@@ -148,7 +154,7 @@ void PricePieces::build_activations(const Plan& plan, const ScheduleShape& shape
       kept_space.push_back(chunk_byte_space[chunk].kept);
     }
     set_actions(load, chunk_byte_space, kept_space, rank.actions);
-    rank.buffers = buffers[load.stage_class];
+    rank.buffers = &buffers[load.stage_class];
     if (has_arenas) {
       set_arenas(load, chunk_byte_space, rank.actions);
     }
@@ -210,17 +216,20 @@ const StatePiece& PricePieces::state(const Plan& plan) {
 }
 
 // Ranks between the ends are alike, but that the native trainer connects experts only where a
-// rank's own layers have some, and nanotron a tied head that is not on the last rank.
+// rank's own layers have some, and nanotron a tied head that is not on the last rank. Others than
+// the native trainer know no more of the chunks than whether there are several.
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
-  const bool layers_tell =
-      job.profile.memory_model == MemoryModel::kNative && job.model.has_moe_layers();
-  const bool buffers = has_user_buffers(job, plan);
+  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
+  const bool layers_tell = is_native && job.model.has_moe_layers();
+  const bool sees_microbatch =
+      has_user_buffers(job, plan) || job.profile.moe_dispatcher == MoeDispatcher::kHybridEp;
   const std::int64_t head = head_stage(job, plan);
   return outside_pieces
-      .find({packed(grid_piece->number, plan.vpp),
+      .find({packed(grid_piece->number, is_native ? plan.vpp : std::min<std::int64_t>(plan.vpp, 2)),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
              layers_tell || head < plan.pp - 1 ? split_piece->number : 0,
-             packed(buffers ? plan.micro_batch : 0, number(plan.precision))},
+             packed(sees_microbatch ? 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0) : 0,
+                    number(plan.precision))},
             [&](OutsidePiece& piece) {
               piece = {};
               piece.first = outside_bytes(job, plan, 0);

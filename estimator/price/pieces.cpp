@@ -135,9 +135,9 @@ bool has_same_microbatches(const Job& job, const Plan& one, const Plan& other) {
                                        : std::tuple(std::int64_t{0}, DType::kFp32);
   };
   const auto axes = [](const Plan& plan) {
-    return std::tie(plan.recompute, plan.schedule, plan.micro_batch, plan.sequence_parallel,
-                    plan.cp_method, plan.precision, plan.rank_order, plan.dp_replicate, plan.tp,
-                    plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor,
+    return std::tie(plan.schedule, plan.micro_batch, plan.sequence_parallel, plan.cp_method,
+                    plan.precision, plan.rank_order, plan.dp_replicate, plan.tp, plan.cp, plan.ep,
+                    plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor, plan.recompute,
                     plan.layers_per_chunk);
   };
   return axes(one) == axes(other) && buffers(one) == buffers(other);
@@ -203,18 +203,13 @@ void PricePieces::build_split(const Plan& plan, SplitPiece& piece) {
   piece.steps = step_layout(job, plain, layer_kinds);
 }
 
-namespace {
-
-// Of a microbatch: sizes and switches that rows of blocks see.
-std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
+std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method, Schedule schedule) {
   const std::int64_t kinds =
       ((number(cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 + number(plan.precision)) *
           2 +
-      (delays_weight_gradients(plan.schedule) ? 1 : 0);
+      (delays_weight_gradients(schedule) ? 1 : 0);
   return packed(plan.micro_batch, kNumBlockKinds * kinds);
 }
-
-}  // namespace
 
 // Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well, but not the
 // order of ranks, which moves no byte; Megatron-FSDP's buffers the ranks that share the state, and
@@ -222,7 +217,7 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method) {
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
                packed(plan.ep, plan.etp),
-               microbatch_axes_number(plan, plan.cp_method),
+               microbatch_axes_number(plan, plan.cp_method, plan.schedule),
                recompute,
                std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
                0};
@@ -251,8 +246,8 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
   const CpMethod cp_method = sees_cp_method(job, kind) ? plan.cp_method : CpMethod::kRing;
   return kind_pieces
       .find({block_axes[0], experts ? packed(ep_seen_by(job, plan, kind), plan.etp) : 0,
-             microbatch_axes_number(plan, cp_method) + number(kind), recompute_number(seen),
-             experts ? block_axes[4] : 0,
+             microbatch_axes_number(plan, cp_method, plan.schedule) + number(kind),
+             recompute_number(seen), experts ? block_axes[4] : 0,
              is_wide || kind == BlockKind::kHead || kind == BlockKind::kMtp ? block_axes[5]
              : fuses_weight_gradients(job, plan)                            ? 0
                                                                             : 1},

@@ -133,7 +133,7 @@ struct RankActivations {
   std::int64_t rank = 0;
   std::size_t stage_class = 0;
   ActionBytes actions;
-  StateBytes buffers;  // of the size of a microbatch
+  const StateBytes* buffers = nullptr;  // of the size of a microbatch
 };
 struct ActivationPiece {
   std::vector<RankActivations> ranks;
@@ -258,7 +258,7 @@ struct PricePieces {
   // The pieces asked for last, for plans that share them.
   PieceKey<2> activation_key{};
   ActivationPiece last_activations;
-  PieceKey<6> sequence_key{};
+  PieceKey<8> sequence_key{};
   std::vector<StateBytes> last_sequences;  // by class: buffers of the size of a microbatch
   PieceKey<6> last_work_key{};
   const WorkPiece* last_work = nullptr;
@@ -280,7 +280,7 @@ struct PricePieces {
   PieceMemo<SplitPiece, 2> split_pieces{1024};
   PieceMemo<KindPiece, 6> kind_pieces{16384};
   PieceMemo<WideAxes, 4> wide_axes{4096};
-  BlockMemo block_pieces{2048};
+  BlockMemo block_pieces{8192};
   PieceMemo<UnitBytes, 2> group_pieces{4096};
   PieceMemo<LayoutPiece, 3> layout_pieces{1024};
   PieceMemo<LoadPiece, 4> load_pieces{2048};
@@ -307,6 +307,8 @@ std::size_t index_in(std::vector<std::size_t>& numbers, std::size_t number);
 
 // Integers for names of a plan, as keys have them.
 std::int64_t recompute_number(const Recompute& recompute);
+// Of a microbatch: sizes and switches that rows of blocks see.
+std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method, Schedule schedule);
 std::int64_t dtypes_number(const Plan& plan);
 
 }  // namespace shardplan

@@ -29,7 +29,7 @@ Price memory_price(PricePieces& pieces, const Plan& plan, const ScheduleShape& s
   Price price;
   price.allocated_bytes = -1;
   for (const RankActivations& rank : pieces.activations(plan, shape).ranks) {
-    const StateSum state = {.one = states.classes[rank.stage_class], .other = rank.buffers};
+    const StateSum state = {.one = states.classes[rank.stage_class], .other = *rank.buffers};
     const std::int64_t allocated = allocated_bytes(allocator, state, rank.actions);
     if (allocated > price.allocated_bytes) {
       price.allocated_bytes = allocated;

@@ -90,14 +90,17 @@ class PieceMemo {
     return *chosen;
   }
 
+  // Products that wait for no other.
   static std::size_t hash(const PieceKey<kSize>& key) {
+    constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
     std::uint64_t hash = 0;
+    std::uint64_t factor = kOdd;
     for (const std::int64_t value : key) {
-      hash =
-          (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
-      hash ^= hash >> 32;
+      const std::uint64_t product = static_cast<std::uint64_t>(value) * factor;
+      hash += (product ^ (product >> 32)) * kOdd;
+      factor *= kOdd;
     }
-    return static_cast<std::size_t>(hash);
+    return static_cast<std::size_t>(hash ^ (hash >> 32));
   }
 
   std::size_t num_slots_ = 0;

@@ -368,7 +368,7 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
 double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
                                std::int64_t microbatches, const MicrobatchWork& work) {
   const double m = number(microbatches);
-  const BesideCost reduce = update.reduce + update.replica;
+  const auto reduce = [&] { return update.reduce + update.replica; };
   if (job.profile.memory_model == MemoryModel::kNative) {
     return (exposed_native_s(job, plan, update, m, work) + update.tied_s) *
            job.profile.exposed_dp_share;
@@ -384,19 +384,19 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdat
       break;
     case 1:
       seconds = (sums_whole ? exposed_sum_s(job, plan, update, work.backward_s)
-                            : beside_compute_s(reduce, backward_s)) +
+                            : beside_compute_s(reduce(), backward_s)) +
                 beside_compute_s(update.gather, forward_s);
       break;
     case 2:
       seconds = m * (sums_whole ? exposed_sum_s(job, plan, update, work.backward_s)
-                                : beside_compute_s(reduce, backward_s)) +
+                                : beside_compute_s(reduce(), backward_s)) +
                 beside_compute_s(update.gather, forward_s);
       break;
     default:
       if (is_megatron_fsdp(job, plan)) {
         seconds = exposed_megatron_fsdp_s(update, m, work);
       } else if (gathers_once(job.profile, plan)) {
-        seconds = beside_compute_s(update.gather, work.forward_s) + reduce.alone_s +
+        seconds = beside_compute_s(update.gather, work.forward_s) + reduce().alone_s +
                   exceeding(update.gather_copies_s + update.reduce_copies_s, m * work.host_s);
       } else {
         seconds = m * exposed_every_microbatch_s(job, update, work);

@@ -168,7 +168,8 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
 
 std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,
                                                                 std::int64_t num_microbatches) {
-  const std::int64_t deferred = std::min(job.profile.deferred_embedding_wgrads, num_microbatches);
+  const std::int64_t limit = job.profile.deferred_embedding_wgrads;
+  const std::int64_t deferred = limit > 0 ? std::min(limit + 1, num_microbatches) : 0;
   return {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)};
 }
 

@@ -11,8 +11,9 @@
 namespace shardplan {
 
 SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
-// What they look at of the pipeline besides the ends: whether there are several stages, and several
-// chunks on each.
+// What they look at of the pipeline besides the ends: whether there are several stages, several
+// chunks on each, and how many microbatches before the last one leave gradients of the output layer
+// for later.
 std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,
                                                                 std::int64_t num_microbatches);
 

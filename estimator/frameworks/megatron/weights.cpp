@@ -60,9 +60,11 @@ void append(std::vector<std::int64_t>& all, const std::vector<std::int64_t>& mor
   all.insert(all.end(), more.begin(), more.end());
 }
 
-Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
+using KindWeights = std::array<std::optional<Weights>, kNumBlockKinds>;  // as far as they are known
+
+Weights chunk_weights(const Job& job, const Plan& plan, const ChunkLayout& chunk,
+                      KindWeights& of_kind) {
   Weights weights;
-  std::array<std::optional<Weights>, kNumBlockKinds> of_kind;
   for (const Unit& unit : chunk.units) {
     for (std::int64_t i = 0; i < unit.count; ++i) {
       for (const BlockRun& run : unit.blocks) {
@@ -147,9 +149,10 @@ void set_muon_elements(StageWeights& found, const Job& job, const Plan& plan,
 StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& stage,
                            const StageTensors& tensors, std::int64_t shard) {
   StageWeights found;
+  KindWeights of_kind;
   std::vector<std::int64_t> experts;
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-    Weights weights = chunk_weights(job, plan, stage.chunks[chunk]);
+    Weights weights = chunk_weights(job, plan, stage.chunks[chunk], of_kind);
     const ChunkBuffers& buffers = tensors.chunks[chunk];
     std::vector<std::int64_t>& of_chunk = found.of_chunk.emplace_back();
     for (std::vector<std::int64_t>* part : {&weights.dense, &weights.expert}) {

@@ -74,6 +74,42 @@ TEST_CASE(
   CHECK(priced_plans > 50);
 }
 
+TEST_CASE("prices of one table know how many microbatches defer gradients of the output layer") {
+  const Library library;
+  Job job = {.model = library.model("llama3-8b").model,
+             .cluster = library.cluster("2x8-h100"),
+             .profile = library.framework("megatron"),
+             .sequence_length = 8192,
+             .global_batch = 8};
+  job.profile.deferred_embedding_wgrads = 4;
+  PriceTable table = build_price_table(job);
+  Plan plan{.tp = 4, .pp = 2, .schedule = Schedule::k1F1B, .layers_per_chunk = {1, 31}};
+  price(table, plan);  // four microbatches: three before the last one
+  plan.pp = 4;
+  plan.layers_per_chunk = {1, 1, 1, 29};
+  const MemoryEstimate memory = estimate_memory(job, plan);
+  CHECK(price(table, plan).allocated_stage == 3);
+  CHECK(price(table, plan).allocated_bytes == memory.stages.back().allocated_bytes);
+}
+
+TEST_CASE("the bound on the device's memory knows the microbatch that experts' buffers are for") {
+  const Library library;
+  Job job = {.model = library.model("mixtral-8x7b").model,
+             .cluster = library.cluster("1x8-h100"),
+             .profile = library.framework("megatron"),
+             .sequence_length = 4096,
+             .global_batch = 64};
+  job.profile.moe_dispatcher = MoeDispatcher::kHybridEp;
+  PriceTable table = build_price_table(job);
+  Plan plan{.ep = 8};
+  for (const std::int64_t micro_batch : {1, 2}) {
+    plan.micro_batch = micro_batch;
+    const MemoryEstimate memory = estimate_memory(job, plan);
+    CHECK(price(table, plan).device_least_bytes ==
+          memory.stages.front().allocated_bytes + memory.stages.front().outside_bytes);
+  }
+}
+
 TEST_CASE("the bound on the device's memory knows which ranks between the ends have experts") {
   const Library library;
   Job job = {.model = library.model("llama3-8b").model,
