@@ -1,0 +1,121 @@
+// The free blocks of an allocator's pools, in the order in which it looks for one that fits: by
+// size, then by address. Replays insert and erase millions, mostly of pools with fewer than a
+// hundred: each is in a short list of those of nearly its size.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace shardplan {
+
+// Blocks are named by small numbers, and every one is in one pool at most.
+template <std::size_t kPools>
+class FreeBlocks {
+ public:
+  static constexpr std::int32_t kNone = -1;
+
+  FreeBlocks() {
+    for (Pool& pool : pools_) { pool.first.fill(kNone); }
+  }
+
+  void insert(std::size_t pool, std::int32_t block, std::int64_t size, std::int64_t address) {
+    if (static_cast<std::size_t>(block) >= nodes_.size()) {
+      nodes_.resize(static_cast<std::size_t>(block) + 1);
+    }
+    const std::size_t list = list_of(size);
+    std::int32_t& first = pools_[pool].first[list];
+    std::int32_t before = kNone;
+    std::int32_t after = first;
+    while (after != kNone && is_before(node(after), size, address)) {
+      before = after;
+      after = node(after).after;
+    }
+    node(block) = {.size = size, .address = address, .before = before, .after = after};
+    (before == kNone ? first : node(before).after) = block;
+    if (after != kNone) {
+      node(after).before = block;
+    }
+    pools_[pool].used[list / kWordBits] |= bit(list);
+  }
+
+  void erase(std::size_t pool, std::int32_t block) {
+    const Node erased = node(block);
+    if (erased.after != kNone) {
+      node(erased.after).before = erased.before;
+    }
+    if (erased.before != kNone) {
+      node(erased.before).after = erased.after;
+      return;
+    }
+    const std::size_t list = list_of(erased.size);
+    pools_[pool].first[list] = erased.after;
+    if (erased.after == kNone) {
+      pools_[pool].used[list / kWordBits] &= ~bit(list);
+    }
+  }
+
+  // The first block of at least that size; kNone if there is none.
+  std::int32_t at_least(std::size_t pool, std::int64_t size) const {
+    const std::size_t list = list_of(size);
+    std::int32_t block = pools_[pool].first[list];
+    while (block != kNone && node(block).size < size) { block = node(block).after; }
+    return block != kNone ? block : first_behind(pool, list);
+  }
+
+  std::int32_t after(std::size_t pool, std::int32_t block) const {
+    const std::int32_t next = node(block).after;
+    return next != kNone ? next : first_behind(pool, list_of(node(block).size));
+  }
+
+ private:
+  struct Node {
+    std::int64_t size = 0;
+    std::int64_t address = 0;
+    std::int32_t before = kNone;  // of the same list
+    std::int32_t after = kNone;
+  };
+
+  // A list for each of 16 parts of every doubling of the size, in units of the least block.
+  static constexpr int kUnitBits = 9;
+  static constexpr int kPartBits = 4;
+  static constexpr std::size_t kWordBits = 64;
+  static constexpr std::size_t kWords = 13;
+  static constexpr std::size_t kLists = kWords * kWordBits;
+
+  struct Pool {
+    std::array<std::int32_t, kLists> first;
+    std::array<std::uint64_t, kWords> used{};  // a bit for every list that has blocks
+  };
+
+  static std::size_t list_of(std::int64_t size) {
+    const std::uint64_t units = static_cast<std::uint64_t>(size) >> kUnitBits;
+    const int part = std::max(static_cast<int>(std::bit_width(units)) - 1 - kPartBits, 0);
+    return (static_cast<std::size_t>(part) << kPartBits) + static_cast<std::size_t>(units >> part);
+  }
+  static std::uint64_t bit(std::size_t at) { return std::uint64_t{1} << (at % kWordBits); }
+  static bool is_before(const Node& node, std::int64_t size, std::int64_t address) {
+    return node.size != size ? node.size < size : node.address < address;
+  }
+
+  Node& node(std::int32_t block) { return nodes_[static_cast<std::size_t>(block)]; }
+  const Node& node(std::int32_t block) const { return nodes_[static_cast<std::size_t>(block)]; }
+
+  // The first block of the lists behind one.
+  std::int32_t first_behind(std::size_t pool, std::size_t list) const {
+    const auto& [first, used] = pools_[pool];
+    std::size_t word = (list + 1) / kWordBits;
+    std::uint64_t lists = word < kWords ? used[word] & ~(bit(list + 1) - 1) : 0;
+    while (lists == 0 && ++word < kWords) { lists = used[word]; }
+    const std::size_t found = word * kWordBits + static_cast<std::size_t>(std::countr_zero(lists));
+    return lists == 0 ? kNone : first[found];
+  }
+
+  std::vector<Node> nodes_;  // by block
+  std::array<Pool, kPools> pools_;
+};
+
+}  // namespace shardplan
