@@ -192,19 +192,25 @@ AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, Allocat
                                 : required_capacity(start, allocated_bytes, reserved_bytes)};
 }
 
-CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
-                                   std::int64_t capacity_bytes) {
+CapacityReplay replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
+                                  std::int64_t capacity_bytes) {
   const Trace trace = trace_of(events);
   if (kind == AllocatorKind::kStaticArenas) {
-    return replay_arenas(trace).reserved_bytes <= capacity_bytes ? CapacityOutcome::kPlentiful
-                                                                 : CapacityOutcome::kFails;
+    const std::int64_t arena = replay_arenas(trace).reserved_bytes;
+    return arena <= capacity_bytes
+               ? CapacityReplay{.outcome = CapacityOutcome::kPlentiful,
+                                .from_bytes = arena,
+                                .below_bytes = kUnlimited}
+               : CapacityReplay{.outcome = CapacityOutcome::kFails, .below_bytes = arena};
   }
   const Replay limited = played(Replay(trace, kind, capacity_bytes), capacity_bytes);
-  if (!limited.survives) {
-    return CapacityOutcome::kFails;
+  CapacityReplay replay = {.from_bytes = limited.allocator.peak_reserved(),
+                           .below_bytes = limited.allocator.smallest_refused()};
+  if (limited.survives) {
+    replay.outcome =
+        replay.below_bytes >= kUnlimited ? CapacityOutcome::kPlentiful : CapacityOutcome::kReleases;
   }
-  return limited.allocator.smallest_refused() >= kUnlimited ? CapacityOutcome::kPlentiful
-                                                            : CapacityOutcome::kReleases;
+  return replay;
 }
 
 }  // namespace shardplan

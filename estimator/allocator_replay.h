@@ -27,6 +27,7 @@ struct AllocationEvent {
   std::int64_t bytes = 0;
   AllocationStream stream = AllocationStream::kCompute;
   AllocationKind kind = AllocationKind::kUsual;
+  friend bool operator==(const AllocationEvent&, const AllocationEvent&) = default;
 };
 
 // What a framework allocates and frees until the first step, and the elements of the tensors that
@@ -38,6 +39,7 @@ struct BuiltStage {
   // What the second step frees first, none if 0, and the tensors that it makes in its place.
   std::int64_t rebuilt_id = 0;
   std::vector<std::int64_t> rebuilt_bytes;
+  friend bool operator==(const BuiltStage&, const BuiltStage&) = default;
 };
 
 struct AllocatorPeaks {
@@ -58,7 +60,13 @@ enum class CapacityOutcome {
   kReleases,   // survives by giving cached segments back
   kFails,      // out of memory
 };
-CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
-                                   std::int64_t capacity_bytes);
+struct CapacityReplay {
+  CapacityOutcome outcome = CapacityOutcome::kFails;
+  // All devices with at least, and with less than that much memory do the same.
+  std::int64_t from_bytes = 0;
+  std::int64_t below_bytes = 0;
+};
+CapacityReplay replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
+                                  std::int64_t capacity_bytes);
 
 }  // namespace shardplan

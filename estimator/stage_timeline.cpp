@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "estimator/allocator_tails.h"
+#include "estimator/block_rows.h"
 #include "estimator/deepspeed_timeline.h"
 #include "estimator/expert_loads.h"
 #include "estimator/fsdp_tensors.h"
 #include "estimator/megatron_state.h"
-#include "estimator/nanotron_rows.h"
-#include "estimator/parameter_elements.h"
 #include "estimator/peak_actions.h"
 #include "estimator/schedule.h"
 #include "estimator/stage_tensors.h"
@@ -78,21 +76,21 @@ struct Replayed {
 Replayed write_replay(TimelineWriter& writer, const FlatUnit& unit, const ExpertLoads& loads,
                       std::vector<BlockTensors>& tensors) {
   const BlockScript& last = writer.script(unit.kinds.back());
-  tensors.back().resize(last.bytes.size(), 0);
+  tensors.back().resize(last.rows.size(), 0);
   const std::size_t row = static_cast<std::size_t>(last.output_gradient_row);
   std::int64_t& gradient = tensors.back()[row];
-  gradient = writer.take_over(last.bytes[row], last.streams[row]);
+  gradient = writer.take_over(last.rows[row].bytes, last.rows[row].stream);
   for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
     writer.set_load(loads.load(unit.first_block + i));
     writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[i]);
   }
-  return {.output = writer.take_handed(), .gradient = last.is_handed_on[row] ? gradient : 0};
+  return {.output = writer.take_handed(), .gradient = last.rows[row].is_handed_on ? gradient : 0};
 }
 
 void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
   const BlockScript& script = writer.script(kind);
   for (std::size_t row = 0; row < tensors.size(); ++row) {
-    if (script.stays[row] && script.is_taken_over[row]) {
+    if (script.rows[row].stays && script.rows[row].is_taken_over) {
       writer.hold_input(tensors[row]);
     }
   }
@@ -262,7 +260,7 @@ void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, 
     for (std::size_t i = 0; i < from[u].size(); ++i) {
       const BlockScript& script = writer.script(units[u].kinds[i]);
       for (std::size_t row = 0; row < from[u][i].size(); ++row) {
-        if (!script.is_gradient[row]) {
+        if (!script.rows[row].is_gradient) {
           continue;
         }
         if (to == nullptr) {
@@ -345,40 +343,19 @@ std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
   return bytes;
 }
 
-// Without events where rows of the state say what is built.
-BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layout,
-                       std::int64_t shard) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kMegatronLocal:
-      return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
-    case MemoryModel::kMegatron:
-      if (has_plain_optimizer(job, plan)) {
-        return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
-      }
-      break;
-    case MemoryModel::kNanotron:
-      return nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
-    default: break;
-  }
-  BuiltStage built;
-  built.optimizer_elements = parameter_elements(job, plan, layout);
-  return built;
-}
-
 }  // namespace
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces,
-                                            std::int64_t rank) {
+                                            const RankTensors& tensors) {
   if (job.profile.memory_model == MemoryModel::kTorchtitan) {
     return torchtitan_timeline(job, plan, pieces);
   }
   if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    const std::int64_t played = pieces.state.played.value().rank;
-    return deepspeed_timeline(job, plan, (played + rank) % dense_shard_size(job, plan));
+    return deepspeed_timeline(job, plan, tensors.rank);
   }
+  const BuiltStage& built = tensors.built;
   TimelineWriter writer(blocks);
-  BuiltStage built = built_stage(job, plan, pieces.layout, rank % dense_shard_size(job, plan));
   writer.add(built.events);
   StateTensors state(writer, pieces.state, built.optimizer_elements);
   if (job.profile.memory_model == MemoryModel::kMegatron) {
@@ -393,7 +370,7 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
       .buffers = pieces.buffers,
       .actions = spread > 0 ? all_actions(job, plan, pieces) : actions_to_peak(job, plan, pieces),
       .load_spread = spread,
-      .rank = rank};
+      .rank = tensors.rank};
   for (const ChunkLayout& chunk : pieces.layout.chunks) { script.chunks.push_back(flatten(chunk)); }
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
@@ -406,12 +383,13 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                                 std::ssize(writer.events) < kUnevenEvents);
        ++step) {
     if (step == 1 && built.rebuilt_id != 0) {
-      writer.free(built.rebuilt_id);
+      std::int64_t rebuilt_id = built.rebuilt_id;
+      writer.free(rebuilt_id);
       for (const std::int64_t bytes : built.rebuilt_bytes) { writer.allocate(bytes); }
     }
     write_step(writer, state, script, step);
   }
-  return writer.events;
+  return std::move(writer.events);
 }
 
 }  // namespace shardplan
