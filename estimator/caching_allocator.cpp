@@ -155,8 +155,8 @@ std::int32_t CachingAllocator::take_free(std::int64_t size) {
     return kNone;
   }
   if (is_expandable_) {
-    for (std::int32_t next = free_.after(pool, best);
-         next != kNone && growing_size(next) < growing_size(best); next = free_.after(pool, next)) {
+    for (std::int32_t next = free_.after(best);
+         next != kNone && growing_size(next) < growing_size(best); next = free_.after(next)) {
       best = next;
     }
   }
@@ -258,8 +258,7 @@ void CachingAllocator::split(std::int32_t& block, std::int64_t size) {
 
 void CachingAllocator::release_cached(std::size_t pool) {
   std::vector<std::int32_t> candidates;
-  for (std::int32_t block = free_.at_least(pool, 0); block != kNone;
-       block = free_.after(pool, block)) {
+  for (std::int32_t block = free_.at_least(pool, 0); block != kNone; block = free_.after(block)) {
     candidates.push_back(block);
   }
   for (const std::int32_t block : candidates) {

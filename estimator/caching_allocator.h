@@ -103,9 +103,7 @@ class CachingAllocator {
     const Block& added = blocks_[block];
     free_.insert(static_cast<std::size_t>(added.pool), block, added.size, added.address);
   }
-  void remove_free(std::int32_t block) {
-    free_.erase(static_cast<std::size_t>(blocks_[block].pool), block);
-  }
+  void remove_free(std::int32_t block) { free_.erase(block); }
   void add_unmapped(std::int32_t block);
   void remove_unmapped(std::int32_t block);
 

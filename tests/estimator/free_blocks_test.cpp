@@ -49,7 +49,7 @@ TEST_CASE("free blocks of several pools are in the order of a set by size and ad
       REQUIRE(found == (fitting == held.end() ? blocks.kNone : fitting->block));
       if (found != blocks.kNone) {
         const auto next = std::next(fitting);
-        REQUIRE(blocks.after(pool, found) == (next == held.end() ? blocks.kNone : next->block));
+        REQUIRE(blocks.after(found) == (next == held.end() ? blocks.kNone : next->block));
       }
       if (!unused.empty() && (fitting == held.end() || random() % 2 == 0)) {
         const Expected added = {.size = size,
@@ -60,7 +60,7 @@ TEST_CASE("free blocks of several pools are in the order of a set by size and ad
           unused.pop_back();
         }
       } else if (found != blocks.kNone) {
-        blocks.erase(pool, found);
+        blocks.erase(found);
         unused.push_back(found);
         held.erase(fitting);
       }
