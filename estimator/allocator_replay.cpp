@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "estimator/caching_allocator.h"
@@ -65,27 +64,37 @@ struct Replay {
   bool is_over() const { return !survives || next == trace->events.size(); }
 };
 
-void play_event(Replay& replay) {
-  const AllocationEvent& event = replay.trace->events[replay.next++];
-  CachingAllocator& allocator = replay.allocator;
-  if (event.kind == AllocationKind::kEndUses) {
-    allocator.end_uses();
-    return;
-  }
+void allocate(Replay& replay, const AllocationEvent& event) {
   std::int32_t& block = replay.block_of[static_cast<std::size_t>(event.id)];
-  if ((event.bytes > 0) != (block == kNone)) {
+  if (block != kNone) {
     refuse_event();
   }
-  if (event.bytes > 0) {
-    block = allocator.allocate(event.bytes, event.stream);
-    replay.survives = block != kNone;
-    return;
+  block = replay.allocator.allocate(event.bytes, event.stream);
+  replay.survives = block != kNone;
+}
+
+void free(Replay& replay, const AllocationEvent& event) {
+  std::int32_t& block = replay.block_of[static_cast<std::size_t>(event.id)];
+  const std::int32_t freed = block;
+  if (freed == kNone) {
+    refuse_event();
   }
-  const std::int32_t freed = std::exchange(block, kNone);
+  block = kNone;
   if (event.kind == AllocationKind::kFreeInUse) {
-    allocator.free_in_use(freed);
+    replay.allocator.free_in_use(freed);
   } else {
-    allocator.free(freed);
+    replay.allocator.free(freed);
+  }
+}
+
+void play_event(Replay& replay) {
+  const AllocationEvent& event = replay.trace->events[replay.next++];
+  if (event.bytes > 0) {
+    allocate(replay, event);
+  } else if (event.kind == AllocationKind::kEndUses) {
+    replay.allocator.end_uses();
+  } else {
+    free(replay, event);
   }
 }
 
@@ -100,10 +109,11 @@ Replay played(Replay replay, std::int64_t capacity) {
 // that it was refused. And all do what the unlimited one does until that reserves more than they
 // may: `common` plays this once. `reserved_bytes`: the unlimited one's after every event.
 std::int64_t required_capacity(Replay common, std::int64_t allocated_bytes,
-                               const std::vector<std::int64_t>& reserved_bytes) {
+                               const std::vector<std::int64_t>& reserved_bytes,
+                               std::int64_t enough_bytes) {
   std::int64_t fails = allocated_bytes / kGranularity * kGranularity - kGranularity;
   std::int64_t survives = reserved_bytes.empty() ? 0 : reserved_bytes.back();
-  while (survives - fails > kGranularity) {
+  while (survives - fails > kGranularity && survives > enough_bytes) {
     const auto parts = std::ranges::upper_bound(reserved_bytes, fails) - reserved_bytes.begin();
     while (static_cast<std::ptrdiff_t>(common.next) < parts) { play_event(common); }
     const std::int64_t middle = round_up(fails + (survives - fails) / 2, kGranularity);
@@ -156,11 +166,10 @@ AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, Allocat
   }
   const std::int64_t allocated_bytes = unlimited.allocator.peak_allocated();
   const std::int64_t all_bytes = unlimited.allocator.peak_reserved();
-  return {.allocated_bytes = allocated_bytes,
-          .reserved_bytes = all_bytes,
-          .required_bytes = all_bytes <= enough_bytes
-                                ? all_bytes
-                                : required_capacity(start, allocated_bytes, reserved_bytes)};
+  return {
+      .allocated_bytes = allocated_bytes,
+      .reserved_bytes = all_bytes,
+      .required_bytes = required_capacity(start, allocated_bytes, reserved_bytes, enough_bytes)};
 }
 
 CapacityReplay replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,

@@ -49,8 +49,8 @@ struct AllocatorPeaks {
                                      // cached segments before it fails
 };
 
-// Where the reserved bytes are no more than enough_bytes, they stand for the required ones, too,
-// which cost the most to find.
+// The required bytes, which cost the most to find, are not looked for below a capacity of at most
+// enough_bytes that survives: this one stands for them.
 AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind,
                                 std::int64_t enough_bytes = 0);
 

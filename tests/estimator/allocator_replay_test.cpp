@@ -225,6 +225,12 @@ TEST_CASE("allocated <= required <= reserved, and without frees required is rese
       broken += peaks.allocated_bytes > peaks.required_bytes ||
                 peaks.required_bytes > peaks.reserved_bytes ||
                 peaks.required_bytes % (2 * kMiB) != 0;
+      const std::int64_t enough = std::uniform_int_distribution(
+          peaks.allocated_bytes / 2, peaks.reserved_bytes + peaks.reserved_bytes / 4)(random);
+      const AllocatorPeaks early = replay_allocator(events, kind, enough);
+      broken += early.allocated_bytes != peaks.allocated_bytes ||
+                early.reserved_bytes != peaks.reserved_bytes ||
+                std::max(early.required_bytes, enough) != std::max(peaks.required_bytes, enough);
     }
     std::erase_if(events, [](const AllocationEvent& event) { return event.bytes == 0; });
     const AllocatorPeaks grown = caching(events);
