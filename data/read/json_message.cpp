@@ -1,5 +1,6 @@
 #include "data/read/json_message.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -49,16 +50,22 @@ std::string child_pointer(const std::string& parent, std::string_view name) {
   if (parent.size() + name.size() > kMaxPointerBytes) {
     return parent + std::string(cut);
   }
-  std::string pointer = parent + "/";
-  for (const char letter : name) {
+  std::string pointer;
+  pointer.reserve(parent.size() + 1 + name.size());
+  pointer.append(parent).append("/");
+  const auto is_plain = [](char letter) {
     const auto byte = static_cast<unsigned char>(letter);
-    if (letter == '~') {
-      pointer += "~0";
-    } else if (letter == '/') {
-      pointer += "~1";
-    } else {
-      pointer += byte < 0x20 || byte == 0x7f ? '?' : letter;
+    return byte >= 0x20 && byte != 0x7f && letter != '~' && letter != '/';
+  };
+  while (!name.empty()) {
+    const std::size_t plain =
+        static_cast<std::size_t>(std::ranges::find_if_not(name, is_plain) - name.begin());
+    pointer.append(name.substr(0, plain));
+    if (plain == name.size()) {
+      break;
     }
+    pointer.append(name[plain] == '~' ? "~0" : name[plain] == '/' ? "~1" : "?");
+    name.remove_prefix(plain + 1);
   }
   return pointer;
 }

@@ -48,7 +48,7 @@ std::int32_t CachingAllocator::allocate(std::int64_t bytes, AllocationStream str
   }
   if (block == kNone) {
     end_uses();
-    for (Pool& pool : pools_) { release_cached(pool); }
+    for (std::size_t pool = 0; pool < kNumPools; ++pool) { release_cached(pool); }
     block = take_new(size);
   }
   if (block == kNone) {
@@ -81,16 +81,8 @@ void CachingAllocator::free(std::int32_t block) {
   add_free(block);
 }
 
-CachingAllocator::Pool& CachingAllocator::pool_for(std::int64_t size) {
-  return pools_[static_cast<std::size_t>(pool_number(size))];
-}
-
 std::int32_t CachingAllocator::pool_number(std::int64_t size) const {
   return 2 * static_cast<std::int32_t>(stream_) + (is_small_request(size) ? 0 : 1);
-}
-
-CachingAllocator::FreeBlock CachingAllocator::free_key(std::int32_t block) const {
-  return {.size = blocks_[block].size, .address = blocks_[block].address, .block = block};
 }
 
 void CachingAllocator::add_unmapped(std::int32_t block) {
@@ -157,20 +149,19 @@ std::int64_t CachingAllocator::growing_size(std::int32_t block) const {
 }
 
 std::int32_t CachingAllocator::take_free(std::int64_t size) {
-  Pool& pool = pool_for(size);
-  auto best = pool.free.lower_bound({.size = size});
-  if (best == pool.free.end()) {
+  const std::size_t pool = static_cast<std::size_t>(pool_number(size));
+  std::int32_t best = free_.at_least(pool, size);
+  if (best == kNone) {
     return kNone;
   }
   if (is_expandable_) {
-    for (auto next = best;
-         ++next != pool.free.end() && growing_size(next->block) < growing_size(best->block);) {
+    for (std::int32_t next = free_.after(best);
+         next != kNone && growing_size(next) < growing_size(best); next = free_.after(next)) {
       best = next;
     }
   }
-  const std::int32_t block = best->block;
-  pool.free.erase(best);
-  return block;
+  remove_free(best);
+  return best;
 }
 
 bool CachingAllocator::is_refused(std::int64_t bytes) {
@@ -188,7 +179,7 @@ void CachingAllocator::reserve(std::int64_t bytes) {
 
 std::int32_t CachingAllocator::take_new(std::int64_t size) {
   if (is_expandable_) {
-    return grow(pool_for(size), size);
+    return grow(pools_[static_cast<std::size_t>(pool_number(size))], size);
   }
   const std::int64_t bytes = segment_bytes(size);
   if (is_refused(bytes)) {
@@ -265,12 +256,14 @@ void CachingAllocator::split(std::int32_t& block, std::int64_t size) {
   add_free(rest);
 }
 
-void CachingAllocator::release_cached(Pool& pool) {
+void CachingAllocator::release_cached(std::size_t pool) {
   std::vector<std::int32_t> candidates;
-  for (const FreeBlock& free : pool.free) { candidates.push_back(free.block); }
+  for (std::int32_t block = free_.at_least(pool, 0); block != kNone; block = free_.after(block)) {
+    candidates.push_back(block);
+  }
   for (const std::int32_t block : candidates) {
     if (is_expandable_) {
-      unmap(pool, block);
+      unmap(block);
     } else if (blocks_[block].prev == kNone && blocks_[block].next == kNone) {
       remove_free(block);
       addresses_.give_back(blocks_[block].address, blocks_[block].size);
@@ -280,7 +273,8 @@ void CachingAllocator::release_cached(Pool& pool) {
   }
 }
 
-void CachingAllocator::unmap(Pool& pool, std::int32_t block) {
+void CachingAllocator::unmap(std::int32_t block) {
+  const Pool& pool = pool_of(block);
   const std::int64_t begin = round_up(blocks_[block].address, pool.page);
   const std::int64_t end = (blocks_[block].address + blocks_[block].size) / pool.page * pool.page;
   if (begin >= end) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "estimator/allocator/driver_addresses.h"
+#include "estimator/allocator/free_blocks.h"
 #include "estimator/allocator/replay.h"
 #include "estimator/allocator/sorted_arrays.h"
 #include "estimator/plan/framework_profile.h"
@@ -70,16 +71,6 @@ class CachingAllocator {
     bool is_mapped = true;  // expandable segments: backed by pages
   };
 
-  // A block as the pools order it: by size, then by address.
-  struct FreeBlock {
-    std::int64_t size = 0;
-    std::int64_t address = 0;
-    std::int32_t block = -1;
-    friend bool operator<(const FreeBlock& a, const FreeBlock& b) {
-      return a.size != b.size ? a.size < b.size : a.address < b.address;
-    }
-  };
-
   struct UnmappedBlock {
     std::int64_t address = 0;
     std::int32_t block = -1;
@@ -91,7 +82,6 @@ class CachingAllocator {
   struct Pool {
     std::int64_t page = 0;                // of expandable segments
     std::int64_t smallest_remainder = 0;  // what a split must leave
-    SortedArrays<FreeBlock> free;
     SortedArrays<UnmappedBlock> unmapped;
   };
 
@@ -107,12 +97,13 @@ class CachingAllocator {
   Pool& pool_of(std::int32_t block) {
     return pools_[static_cast<std::size_t>(blocks_[block].pool)];
   }
-  Pool& pool_for(std::int64_t size);
   std::int32_t pool_number(std::int64_t size) const;
 
-  FreeBlock free_key(std::int32_t block) const;
-  void add_free(std::int32_t block) { pool_of(block).free.insert(free_key(block)); }
-  void remove_free(std::int32_t block) { pool_of(block).free.erase(free_key(block)); }
+  void add_free(std::int32_t block) {
+    const Block& added = blocks_[block];
+    free_.insert(static_cast<std::size_t>(added.pool), block, added.size, added.address);
+  }
+  void remove_free(std::int32_t block) { free_.erase(block); }
   void add_unmapped(std::int32_t block);
   void remove_unmapped(std::int32_t block);
 
@@ -147,17 +138,18 @@ class CachingAllocator {
   void split(std::int32_t& block, std::int64_t size);
 
   // Gives back whole segments without a live block; of expandable ones, whole pages.
-  void release_cached(Pool& pool);
+  void release_cached(std::size_t pool);
 
-  void unmap(Pool& pool, std::int32_t block);
+  void unmap(std::int32_t block);
 
   std::vector<std::int32_t> in_use_;
   bool is_expandable_ = false;
   std::int64_t capacity_ = 0;
   Blocks blocks_;
   std::vector<std::int32_t> unused_;  // numbers of blocks that are gone
-  // A small and a large one for every stream.
-  std::array<Pool, std::size_t{2} * kNumAllocationStreams> pools_;
+  static constexpr std::size_t kNumPools = std::size_t{2} * kNumAllocationStreams;
+  std::array<Pool, kNumPools> pools_;  // a small and a large one for every stream
+  FreeBlocks<kNumPools> free_;
   AllocationStream stream_ = AllocationStream::kCompute;  // of the allocation under way
   DriverAddresses addresses_;
   std::int64_t allocated_ = 0;

@@ -18,8 +18,8 @@ struct AllocatorPeaks {
                                      // cached segments before it fails
 };
 
-// Where the reserved bytes are no more than enough_bytes, they stand for the required ones, too,
-// which cost the most to find.
+// The required bytes, which cost the most to find, are not looked for below a capacity of at most
+// enough_bytes that survives: this one stands for them.
 AllocatorPeaks replay_allocator(std::span<const AllocationEvent> events, AllocatorKind kind,
                                 std::int64_t enough_bytes = 0);
 
@@ -29,7 +29,13 @@ enum class CapacityOutcome {
   kReleases,   // survives by giving cached segments back
   kFails,      // out of memory
 };
-CapacityOutcome replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
-                                   std::int64_t capacity_bytes);
+struct CapacityReplay {
+  CapacityOutcome outcome = CapacityOutcome::kFails;
+  // All devices with at least, and with less than that much memory do the same.
+  std::int64_t from_bytes = 0;
+  std::int64_t below_bytes = 0;
+};
+CapacityReplay replay_at_capacity(std::span<const AllocationEvent> events, AllocatorKind kind,
+                                  std::int64_t capacity_bytes);
 
 }  // namespace shardplan

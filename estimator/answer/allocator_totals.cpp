@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "estimator/answer/estimate_memory.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_timeline.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/capacity.h"
 #include "estimator/plan/expert_loads.h"
 
@@ -19,6 +21,12 @@ constexpr std::int64_t kMillion = 1'000'000;
 struct Overhead {
   std::int64_t reserved_ppm = 0;
   std::int64_t required_ppm = 0;
+};
+
+// A rank of a stage whose timeline has been replayed.
+struct PlayedRank {
+  RankTensors tensors;
+  std::int64_t num_events = 0;
 };
 
 // extra / allocated in millionths, rounded up, without overflow for any memory size.
@@ -37,8 +45,8 @@ void set_totals(StageMemory& stage, std::int64_t reserved_bytes, std::int64_t re
 // first.
 std::vector<std::int64_t> other_ranks(const Job& job, const Plan& plan) {
   constexpr std::int64_t kMost = 8;
-  const bool is_sharded =
-      (is_megatron(job.profile.memory_model) && plan.zero == 1) || knows_data_ranks(job, plan);
+  const Framework& framework = framework_of(job.profile);
+  const bool is_sharded = framework.tells_shards != nullptr && framework.tells_shards(plan);
   const std::int64_t shards = is_sharded ? dense_shard_size(job, plan) : 1;
   const std::int64_t loads = load_spread(job, plan) > 0 ? plan.ep : 1;
   std::vector<std::int64_t> ranks;
@@ -56,10 +64,7 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   if (job.profile.allocator == AllocatorKind::kStaticArenas) {
     return;
   }
-  // A tenth of a second. torchtitan's timeline has every tensor, that of others one for each row;
-  // DeepSpeed's has every tensor of one stage, which is always played.
-  const bool has_every_tensor = job.profile.memory_model == MemoryModel::kTorchtitan;
-  const std::int64_t max_events = has_every_tensor ? 150'000 : 64'000;
+  const std::int64_t max_events = framework_of(job.profile).most_events;
   std::vector<std::size_t> order(stages.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::ranges::greater{}, [&](std::size_t i) {
@@ -67,16 +72,26 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
   });
   Overhead worst;
   std::int64_t events = 0;
-  const auto play = [&](std::size_t i, std::int64_t rank, std::int64_t enough_bytes) {
+  std::vector<std::vector<PlayedRank>> played(stages.size());
+  // Ranks that allocate what another one has played reserve what that does.
+  const auto play = [&](std::size_t i, std::int64_t rank,
+                        std::int64_t enough_bytes) -> std::optional<AllocatorPeaks> {
+    RankTensors tensors = rank_tensors(job, plan, pieces.stages[i], rank);
+    const auto same = std::ranges::find(played[i], tensors, &PlayedRank::tensors);
+    if (same != played[i].end()) {
+      events += same->num_events;
+      return std::nullopt;
+    }
     const std::vector<AllocationEvent> timeline =
-        stage_timeline(job, plan, pieces.blocks, pieces.stages[i], rank);
+        stage_timeline(job, plan, pieces.blocks, pieces.stages[i], tensors);
+    played[i].push_back({.tensors = std::move(tensors), .num_events = std::ssize(timeline)});
     events += std::ssize(timeline);
     return replay_allocator(timeline, job.profile.allocator, enough_bytes);
   };
   for (const std::size_t i : order) {
     StageMemory& stage = stages[i];
     if (events < max_events) {
-      const AllocatorPeaks peaks = play(i, 0, 0);
+      const AllocatorPeaks peaks = play(i, 0, 0).value();
       set_totals(stage, peaks.reserved_bytes, peaks.required_bytes);
       const std::int64_t allocated = stage.allocated_bytes;
       worst.reserved_ppm =
@@ -97,9 +112,10 @@ void replay_stages(const Job& job, const Plan& plan, const PlanPieces& pieces,
       if (events >= max_events) {
         return;
       }
-      const AllocatorPeaks peaks = play(i, rank, stages[i].required_bytes);
-      set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks.reserved_bytes),
-                 std::max(stages[i].required_bytes, peaks.required_bytes));
+      if (const auto peaks = play(i, rank, stages[i].required_bytes)) {
+        set_totals(stages[i], std::max(stages[i].reserved_bytes, peaks->reserved_bytes),
+                   std::max(stages[i].required_bytes, peaks->required_bytes));
+      }
     }
   }
 }
@@ -118,22 +134,18 @@ Fit fit_of(const Job& job, const std::vector<StageMemory>& stages) {
 
 namespace {
 
-bool is_same_event(const AllocationEvent& one, const AllocationEvent& other) {
-  return one.id == other.id && one.bytes == other.bytes && one.stream == other.stream &&
-         one.kind == other.kind;
-}
-
-CapacityOutcome outcome_of(PlayedTimeline asked, std::vector<PlayedTimeline>& played) {
+CapacityOutcome outcome_of(std::vector<AllocationEvent> events, AllocatorKind allocator,
+                           std::int64_t capacity_bytes, std::vector<PlayedTimeline>& played) {
   const auto known = std::ranges::find_if(played, [&](const PlayedTimeline& one) {
-    return one.capacity_bytes == asked.capacity_bytes && one.allocator == asked.allocator &&
-           std::ranges::equal(one.events, asked.events, is_same_event);
+    return one.allocator == allocator && one.replay.from_bytes <= capacity_bytes &&
+           capacity_bytes < one.replay.below_bytes && one.events == events;
   });
   if (known != played.end()) {
-    return known->outcome;
+    return known->replay.outcome;
   }
-  asked.outcome = replay_at_capacity(asked.events, asked.allocator, asked.capacity_bytes);
-  played.push_back(std::move(asked));
-  return played.back().outcome;
+  const CapacityReplay replay = replay_at_capacity(events, allocator, capacity_bytes);
+  played.push_back({.events = std::move(events), .allocator = allocator, .replay = replay});
+  return replay.outcome;
 }
 
 }  // namespace
@@ -162,10 +174,8 @@ Fit fit_of_plan(const Job& job, const Plan& plan, std::vector<PlayedTimeline>& p
     return Fit::kFits;
   }
   const std::int64_t outside = outside_bytes(job, plan, fullest->layout.pp_rank);
-  switch (outcome_of({.events = stage_timeline(job, plan, pieces.blocks, *fullest),
-                      .allocator = job.profile.allocator,
-                      .capacity_bytes = capacity - outside},
-                     played)) {
+  switch (outcome_of(stage_timeline(job, plan, pieces.blocks, *fullest), job.profile.allocator,
+                     capacity - outside, played)) {
     case CapacityOutcome::kPlentiful: return Fit::kFits;
     case CapacityOutcome::kReleases: return Fit::kTight;
     case CapacityOutcome::kFails: return Fit::kDoesNotFit;

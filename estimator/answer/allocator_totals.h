@@ -20,8 +20,7 @@ Fit fit_of(const Job& job, const std::vector<StageMemory>& stages);
 struct PlayedTimeline {
   std::vector<AllocationEvent> events;
   AllocatorKind allocator = AllocatorKind::kCaching;
-  std::int64_t capacity_bytes = 0;
-  CapacityOutcome outcome = CapacityOutcome::kFails;
+  CapacityReplay replay;
 };
 
 // The same for a plan of which nothing is known yet: bounds first, and where they leave it open one

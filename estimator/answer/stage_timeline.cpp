@@ -3,13 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "estimator/frameworks/deepspeed/timeline.h"
-#include "estimator/frameworks/megatron/allocator_tails.h"
-#include "estimator/frameworks/megatron/fsdp_tensors.h"
-#include "estimator/frameworks/megatron/state.h"
-#include "estimator/frameworks/nanotron/blocks.h"
-#include "estimator/frameworks/torchtitan/timeline.h"
-#include "estimator/ledger/parameter_elements.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/ledger/fsdp_tensors.h"
 #include "estimator/ledger/peak_actions.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/timeline_writer.h"
@@ -78,21 +73,21 @@ struct Replayed {
 Replayed write_replay(TimelineWriter& writer, const FlatUnit& unit, const ExpertLoads& loads,
                       std::vector<BlockTensors>& tensors) {
   const BlockScript& last = writer.script(unit.kinds.back());
-  tensors.back().resize(last.bytes.size(), 0);
+  tensors.back().resize(last.rows.size(), 0);
   const std::size_t row = static_cast<std::size_t>(last.output_gradient_row);
   std::int64_t& gradient = tensors.back()[row];
-  gradient = writer.take_over(last.bytes[row], last.streams[row]);
+  gradient = writer.take_over(last.rows[row].bytes, last.rows[row].stream);
   for (std::size_t i = 0; i < unit.kinds.size(); ++i) {
     writer.set_load(loads.load(unit.first_block + i));
     writer.run(unit.kinds[i], writer.script(unit.kinds[i]).forward, tensors[i]);
   }
-  return {.output = writer.take_handed(), .gradient = last.is_handed_on[row] ? gradient : 0};
+  return {.output = writer.take_handed(), .gradient = last.rows[row].is_handed_on ? gradient : 0};
 }
 
 void hold_input(TimelineWriter& writer, BlockKind kind, BlockTensors& tensors) {
   const BlockScript& script = writer.script(kind);
   for (std::size_t row = 0; row < tensors.size(); ++row) {
-    if (script.stays[row] && script.is_taken_over[row]) {
+    if (script.rows[row].stays && script.rows[row].is_taken_over) {
       writer.hold_input(tensors[row]);
     }
   }
@@ -262,7 +257,7 @@ void pass_gradients(TimelineWriter& writer, const std::vector<FlatUnit>& units, 
     for (std::size_t i = 0; i < from[u].size(); ++i) {
       const BlockScript& script = writer.script(units[u].kinds[i]);
       for (std::size_t row = 0; row < from[u][i].size(); ++row) {
-        if (!script.is_gradient[row]) {
+        if (!script.rows[row].is_gradient) {
           continue;
         }
         if (to == nullptr) {
@@ -338,51 +333,21 @@ void write_step(TimelineWriter& writer, StateTensors& state, const StepScript& s
   }
 }
 
-std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
-                                               const StageLayout& layout) {
-  std::vector<std::int64_t> bytes = dummy_gradients(job, plan, layout);
-  for (std::int64_t& of_shape : bytes) { of_shape *= bytes_of(activation_dtype(plan.precision)); }
-  return bytes;
-}
-
-// Without events where rows of the state say what is built.
-BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& layout,
-                       std::int64_t shard) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kMegatronLocal:
-      return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
-    case MemoryModel::kMegatron:
-      if (has_plain_optimizer(job, plan)) {
-        return megatron_start_up(job, plan, layout, stage_tensors(job, plan, layout), shard);
-      }
-      break;
-    case MemoryModel::kNanotron:
-      return nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
-    default: break;
-  }
-  BuiltStage built;
-  built.optimizer_elements = parameter_elements(job, plan, layout);
-  return built;
-}
-
 }  // namespace
 
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces,
-                                            std::int64_t rank) {
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    return torchtitan_timeline(job, plan, pieces);
+                                            const RankTensors& tensors) {
+  const Framework& framework = framework_of(job.profile);
+  if (framework.timeline != nullptr) {
+    return framework.timeline(job, plan, pieces, tensors.rank);
   }
-  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    const std::int64_t played = pieces.state.played.value().rank;
-    return deepspeed_timeline(job, plan, (played + rank) % dense_shard_size(job, plan));
-  }
+  const BuiltStage& built = tensors.built;
   TimelineWriter writer(blocks);
-  BuiltStage built = built_stage(job, plan, pieces.layout, rank % dense_shard_size(job, plan));
   writer.add(built.events);
   StateTensors state(writer, pieces.state, built.optimizer_elements);
-  if (job.profile.memory_model == MemoryModel::kMegatron) {
-    writer.await_once(dummy_gradient_bytes(job, plan, pieces.layout));
+  if (framework.made_once_bytes != nullptr) {
+    writer.await_once(framework.made_once_bytes(job, plan, pieces.layout));
   }
   if (!built.events.empty()) {
     state.skip_built();
@@ -393,7 +358,7 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
       .buffers = pieces.buffers,
       .actions = spread > 0 ? all_actions(job, plan, pieces) : actions_to_peak(job, plan, pieces),
       .load_spread = spread,
-      .rank = rank};
+      .rank = tensors.rank};
   for (const ChunkLayout& chunk : pieces.layout.chunks) { script.chunks.push_back(flatten(chunk)); }
   state.enter(Phase::kStartUp);
   state.enter(Phase::kIdle);
@@ -406,12 +371,13 @@ std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                                 std::ssize(writer.events) < kUnevenEvents);
        ++step) {
     if (step == 1 && built.rebuilt_id != 0) {
-      writer.free(built.rebuilt_id);
+      std::int64_t rebuilt_id = built.rebuilt_id;
+      writer.free(rebuilt_id);
       for (const std::int64_t bytes : built.rebuilt_bytes) { writer.allocate(bytes); }
     }
     write_step(writer, state, script, step);
   }
-  return writer.events;
+  return std::move(writer.events);
 }
 
 }  // namespace shardplan

@@ -4,16 +4,21 @@
 
 #include <vector>
 
-#include "estimator/answer/stage_memory.h"
+#include "estimator/answer/rank_tensors.h"
 #include "estimator/ledger/allocation.h"
+#include "estimator/ledger/stage_pieces.h"
 
 namespace shardplan {
 
-// Steps are cut to the shortest schedule that reaches the same peaks. `rank`: whose share of a
-// sharded optimizer, where the profile's timeline has its tensors (Megatron-core's; DeepSpeed's
-// ZeRO-1 and 2, counted from the rank of the state), and whose loads of experts.
+// Steps are cut to the shortest schedule that reaches the same peaks.
 std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
                                             const BlockSet& blocks, const StagePieces& pieces,
-                                            std::int64_t rank = 0);
+                                            const RankTensors& tensors);
+inline std::vector<AllocationEvent> stage_timeline(const Job& job, const Plan& plan,
+                                                   const BlockSet& blocks,
+                                                   const StagePieces& pieces,
+                                                   std::int64_t rank = 0) {
+  return stage_timeline(job, plan, blocks, pieces, rank_tensors(job, plan, pieces, rank));
+}
 
 }  // namespace shardplan

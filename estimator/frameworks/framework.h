@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "estimator/ledger/allocation.h"
 #include "estimator/ledger/outside.h"
 #include "estimator/ledger/stage_pieces.h"
 #include "estimator/ledger/stage_tensors.h"
@@ -33,6 +34,25 @@ struct Framework {
   // What these look at of the pipeline besides the ends; none: all of it.
   std::array<std::int64_t, 2> (*pipeline_seen_by_sequences)(
       const Job& job, const Plan& plan, std::int64_t num_microbatches) = nullptr;
+
+  // --- the replay of the allocator ---
+
+  // What is allocated until the first step on a rank that has that shard of the optimizer; none:
+  // nothing that rows of the state do not say.
+  BuiltStage (*built)(const Job& job, const Plan& plan, const StageLayout& stage,
+                      const StageTensors& tensors, std::int64_t shard) = nullptr;
+  // Tensors that the first weight gradient of each shape makes, and that stay; none: no such.
+  std::vector<std::int64_t> (*made_once_bytes)(const Job& job, const Plan& plan,
+                                               const StageLayout& stage) = nullptr;
+  // Start-up and steps played in full, tensor by tensor; none: blocks, state and buffers are
+  // written from their rows.
+  std::vector<AllocationEvent> (*timeline)(const Job& job, const Plan& plan,
+                                           const StagePieces& pieces, std::int64_t rank) = nullptr;
+  // Whether ranks that share the optimizer's state have tensors of different sizes; none: never.
+  bool (*tells_shards)(const Plan& plan) = nullptr;
+  // Longer timelines than a tenth of a second of replay takes are not replayed, but for the first:
+  // with one tensor for each row.
+  std::int64_t most_events = 64'000;
 
   // What the driver counts beside the allocator's segments, of one rank of a stage.
   void (*add_outside)(const Job& job, const Plan& plan, std::int64_t pp_rank,

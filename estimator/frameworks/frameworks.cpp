@@ -5,9 +5,11 @@
 #include "estimator/frameworks/deepspeed/outside.h"
 #include "estimator/frameworks/deepspeed/rules.h"
 #include "estimator/frameworks/deepspeed/state.h"
+#include "estimator/frameworks/deepspeed/timeline.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/fujii2024/formula.h"
 #include "estimator/frameworks/fujii2024/rules.h"
+#include "estimator/frameworks/megatron/allocator_tails.h"
 #include "estimator/frameworks/megatron/notes.h"
 #include "estimator/frameworks/megatron/outside.h"
 #include "estimator/frameworks/megatron/rules.h"
@@ -25,6 +27,7 @@
 #include "estimator/frameworks/torchtitan/notes.h"
 #include "estimator/frameworks/torchtitan/outside.h"
 #include "estimator/frameworks/torchtitan/rules.h"
+#include "estimator/frameworks/torchtitan/timeline.h"
 
 namespace shardplan {
 namespace {
@@ -38,12 +41,24 @@ StageState state_of(const Job& job, const Plan& plan, const StageLayout& stage,
   return state;
 }
 
+constexpr bool is_zero_1(const Plan& plan) {
+  return plan.zero == 1;
+}
+
+BuiltStage nanotron_built(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::int64_t /*shard*/) {
+  return nanotron_start_up(job, plan, stage, tensors);
+}
+
 constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules, .formula = estimate_fujii2024};
 
 constexpr Framework kMegatron = {.rules = megatron_validity_rules,
                                  .state = megatron_state,
                                  .sequence_rows = megatron_sequence_rows,
                                  .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,
+                                 .built = megatron_built,
+                                 .made_once_bytes = dummy_gradient_bytes,
+                                 .tells_shards = is_zero_1,
                                  .add_outside = add_megatron_outside,
                                  .add_assumptions = add_megatron_assumptions,
                                  .not_counted = megatron_not_counted};
@@ -53,6 +68,8 @@ constexpr Framework kMegatronLocal = {
     .state = megatron_state,
     .sequence_rows = megatron_sequence_rows,
     .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,
+    .built = megatron_built,
+    .tells_shards = is_zero_1,
     .add_outside = add_megatron_outside,
     .add_assumptions = add_megatron_assumptions,
     .not_counted = megatron_not_counted};
@@ -63,16 +80,21 @@ constexpr Framework kNative = {.rules = native_validity_rules,
                                .add_outside = add_native_outside,
                                .not_counted = native_not_counted};
 
-constexpr Framework kTorchtitan = {.rules = torchtitan_validity_rules,
-                                   .state = torchtitan_state,
-                                   .sequence_rows = torchtitan_sequence_rows,
-                                   .add_outside = add_torchtitan_outside,
-                                   .add_assumptions = add_torchtitan_assumptions,
-                                   .not_counted = torchtitan_not_counted};
+constexpr Framework kTorchtitan = {
+    .rules = torchtitan_validity_rules,
+    .state = torchtitan_state,
+    .sequence_rows = torchtitan_sequence_rows,
+    .timeline = [](const Job& job, const Plan& plan, const StagePieces& pieces,
+                   std::int64_t /*rank*/) { return torchtitan_timeline(job, plan, pieces); },
+    .most_events = 150'000,  // of every tensor
+    .add_outside = add_torchtitan_outside,
+    .add_assumptions = add_torchtitan_assumptions,
+    .not_counted = torchtitan_not_counted};
 
 constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .state = state_of<nanotron_state_rows>,
                                  .sequence_rows = nanotron_sequence_rows,
+                                 .built = nanotron_built,
                                  .add_outside = add_nanotron_outside,
                                  .not_counted = nanotron_not_counted};
 
@@ -81,6 +103,9 @@ constexpr Framework kDeepspeed = {
     .state =
         [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
            std::optional<std::int64_t> data_rank) { return deepspeed_state(job, plan, data_rank); },
+    .timeline = [](const Job& job, const Plan& plan, const StagePieces&,
+                   std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
+    .tells_shards = [](const Plan& plan) { return plan.zero < 3; },
     .add_outside = add_deepspeed_outside,
     .knows_data_ranks = [](const Plan& plan) { return plan.zero < 3; },
     .add_assumptions = add_deepspeed_assumptions,

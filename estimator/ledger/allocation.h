@@ -23,6 +23,7 @@ struct AllocationEvent {
   std::int64_t bytes = 0;
   AllocationStream stream = AllocationStream::kCompute;
   AllocationKind kind = AllocationKind::kUsual;
+  friend bool operator==(const AllocationEvent&, const AllocationEvent&) = default;
 };
 
 // What a framework allocates and frees until the first step, and the elements of the tensors that
@@ -34,6 +35,7 @@ struct BuiltStage {
   // What the second step frees first, none if 0, and the tensors that it makes in its place.
   std::int64_t rebuilt_id = 0;
   std::vector<std::int64_t> rebuilt_bytes;
+  friend bool operator==(const BuiltStage&, const BuiltStage&) = default;
 };
 
 }  // namespace shardplan

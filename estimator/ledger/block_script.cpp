@@ -93,20 +93,24 @@ BlockScript script_of(const BlockMemory& block) {
   const std::vector<RowTensor> rows = tensor_rows(block.rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const BlockRow& row = rows[i].row;
-    script.bytes.push_back(row.bytes + row.made_once_bytes);
-    script.is_made_once.push_back(row.made_once_bytes > 0);
-    const std::int64_t index = static_cast<std::int64_t>(i);
-    script.is_first_product.push_back(row.is_first_product);
-    script.is_handed_on.push_back(row.is_handed_on);
-    script.is_taken_over.push_back(row.is_taken_over);
-    script.is_added.push_back(row.is_added);
-    script.follows_load.push_back(row.follows_load);
-    script.is_freed_in_use.push_back(row.is_freed_in_use);
-    script.is_gradient.push_back(row.is_gradient);
-    script.stays.push_back(is_alive(row, BlockState::kCheckpointed, row.born));
-    script.streams.push_back(row.stream);
-    script.output_gradient_row =
-        is_alive(row, BlockState::kReplaying, row.born) ? index : script.output_gradient_row;
+    ScriptRow added = {.bytes = row.bytes + row.made_once_bytes,
+                       .stream = row.stream,
+                       .is_first_product = row.is_first_product,
+                       .is_handed_on = row.is_handed_on,
+                       .is_taken_over = row.is_taken_over,
+                       .is_added = row.is_added,
+                       .follows_load = row.follows_load,
+                       .is_freed_in_use = row.is_freed_in_use,
+                       .is_gradient = row.is_gradient,
+                       .is_made_once = row.made_once_bytes > 0,
+                       .stays = is_alive(row, BlockState::kCheckpointed, row.born)};
+    added.is_plain =
+        !(added.is_first_product || added.is_handed_on || added.is_taken_over || added.is_added ||
+          added.follows_load || added.is_freed_in_use || added.is_gradient || added.is_made_once);
+    script.rows.push_back(added);
+    if (is_alive(row, BlockState::kReplaying, row.born)) {
+      script.output_gradient_row = static_cast<std::int64_t>(i);
+    }
   }
   script.forward = script_between(rows, Step::kForwardInput, kLastForward, &BlockRow::dies);
   script.forward_unkept =

@@ -15,24 +15,30 @@ struct RowEvent {
   bool allocates = false;
 };
 
+// A tensor of a row.
+struct ScriptRow {
+  std::int64_t bytes = 0;
+  AllocationStream stream = AllocationStream::kCompute;
+  bool is_first_product = false;  // may be its thread's first product
+  bool is_handed_on = false;      // becomes one of the next block
+  bool is_taken_over = false;     // was one of the block before
+  bool is_added = false;          // to the output gradient
+  bool follows_load = false;      // as large as what the routers send
+  bool is_freed_in_use = false;   // of another stream, which may end late
+  bool is_gradient = false;       // stays for the microbatches after
+  bool is_made_once = false;      // by whichever step comes first, and kept
+  bool stays = false;             // with a recomputed group
+  bool is_plain = false;          // is allocated and freed as all others are
+};
+
 // What one kind of block does in forward, in a forward that keeps nothing, in backward, and in its
 // weight gradient: at each step the rows born are allocated, then the rows that die are freed.
 struct BlockScript {
-  std::vector<std::int64_t> bytes;        // by row
-  std::vector<AllocationStream> streams;  // by row
-  std::vector<bool> is_first_product;     // by row: may be its thread's first product
-  std::vector<bool> is_handed_on;         // by row: its tensor becomes one of the next block
-  std::vector<bool> is_taken_over;        // by row: its tensor was one of the block before
-  std::vector<bool> is_added;             // by row: to the output gradient
-  std::vector<bool> follows_load;         // by row: as large as what the routers send
-  std::vector<bool> is_freed_in_use;      // by row: of another stream, which may end late
-  std::vector<bool> is_gradient;          // by row: stays for the microbatches after
-  std::vector<bool> is_made_once;         // by row: by whichever step comes first, and kept
+  std::vector<ScriptRow> rows;
   std::vector<RowEvent> forward;
   std::vector<RowEvent> forward_unkept;
   std::vector<RowEvent> backward;
   std::vector<RowEvent> weight;
-  std::vector<bool> stays;                // by row: stays with a recomputed group
   std::int64_t output_gradient_row = -1;  // is there while a group replays
 };
 

@@ -9,8 +9,8 @@ namespace shardplan {
 TimelineWriter::TimelineWriter(const BlockSet& blocks) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     scripts_[i] = script_of(blocks[i]);
-    has_gradients_ = has_gradients_ || std::ranges::find(scripts_[i].is_gradient, true) !=
-                                           scripts_[i].is_gradient.end();
+    has_gradients_ =
+        has_gradients_ || std::ranges::any_of(scripts_[i].rows, &ScriptRow::is_gradient);
   }
 }
 
@@ -75,56 +75,60 @@ void TimelineWriter::end_backward() {
 
 void TimelineWriter::run(BlockKind kind, const std::vector<RowEvent>& part, BlockTensors& tensors,
                          bool heads_group) {
-  const BlockScript& rows = script(kind);
-  tensors.resize(rows.bytes.size(), 0);
+  const std::vector<ScriptRow>& rows = script(kind).rows;
+  tensors.resize(rows.size(), 0);
   for (const RowEvent& event : part) {
-    const std::size_t row = static_cast<std::size_t>(event.row);
-    if (event.allocates && tensors[row] == 0) {
-      tensors[row] = make(rows, row);
+    const std::size_t at = static_cast<std::size_t>(event.row);
+    if (event.allocates && tensors[at] == 0) {
+      tensors[at] = make(rows[at]);
     }
-    if (!event.allocates && !(heads_group && rows.stays[row])) {
-      end(rows, row, tensors[row]);
+    if (!event.allocates && !(heads_group && rows[at].stays)) {
+      end(rows[at], tensors[at]);
     }
   }
 }
 
 void TimelineWriter::run_backward(BlockKind kind, BlockTensors& tensors,
                                   std::int64_t held_gradient) {
-  const BlockScript& rows = script(kind);
-  tensors.resize(rows.bytes.size(), 0);
-  for (const RowEvent& event : rows.backward) {
-    const std::size_t row = static_cast<std::size_t>(event.row);
-    if (event.allocates && tensors[row] == 0) {
-      tensors[row] = make(rows, row);
+  const BlockScript& block = script(kind);
+  tensors.resize(block.rows.size(), 0);
+  for (const RowEvent& event : block.backward) {
+    const std::size_t at = static_cast<std::size_t>(event.row);
+    const ScriptRow& row = block.rows[at];
+    if (event.allocates && tensors[at] == 0) {
+      tensors[at] = make(row);
     }
-    if (!event.allocates && rows.is_added[row]) {
-      std::int64_t& gradient = tensors[static_cast<std::size_t>(rows.output_gradient_row)];
-      gradient = gradient == held_gradient ? allocate(rows.bytes[row]) : gradient;
+    if (!event.allocates && row.is_added) {
+      std::int64_t& gradient = tensors[static_cast<std::size_t>(block.output_gradient_row)];
+      gradient = gradient == held_gradient ? allocate(row.bytes) : gradient;
     }
     if (!event.allocates) {
-      end(rows, row, tensors[row]);
+      end(row, tensors[at]);
     }
   }
 }
 
-std::int64_t TimelineWriter::loaded_bytes(const BlockScript& rows, std::size_t row) const {
-  const std::int64_t bytes = rows.bytes[row];
-  return rows.follows_load[row] ? std::llround(load_ * static_cast<double>(bytes)) : bytes;
+std::int64_t TimelineWriter::loaded_bytes(const ScriptRow& row) const {
+  return row.follows_load ? std::llround(load_ * static_cast<double>(row.bytes)) : row.bytes;
 }
 
-std::int64_t TimelineWriter::make(const BlockScript& rows, std::size_t row) {
-  if (rows.is_made_once[row]) {
-    make_awaited(rows.bytes[row]);
+std::int64_t TimelineWriter::make(const ScriptRow& row) {
+  return row.is_plain ? allocate(row.bytes, row.stream) : make_special(row);
+}
+
+std::int64_t TimelineWriter::make_special(const ScriptRow& row) {
+  if (row.is_made_once) {
+    make_awaited(row.bytes);
     return 0;
   }
-  if (rows.is_taken_over[row]) {
-    return take_over(rows.bytes[row], rows.streams[row]);
+  if (row.is_taken_over) {
+    return take_over(row.bytes, row.stream);
   }
-  if (!rows.is_first_product[row]) {
-    return allocate(loaded_bytes(rows, row), rows.streams[row]);
+  if (!row.is_first_product) {
+    return allocate(loaded_bytes(row), row.stream);
   }
   make_once(gather_bytes_);
-  const std::int64_t id = allocate(loaded_bytes(rows, row), rows.streams[row]);
+  const std::int64_t id = allocate(loaded_bytes(row), row.stream);
   make_once(workspace_bytes_[static_cast<std::size_t>(thread_)]);
   return id;
 }
@@ -143,21 +147,25 @@ void TimelineWriter::make_awaited(std::int64_t bytes) {
   }
 }
 
-void TimelineWriter::end(const BlockScript& rows, std::size_t row, std::int64_t& id) {
-  if (rows.is_gradient[row]) {
+void TimelineWriter::end(const ScriptRow& row, std::int64_t& id) {
+  row.is_plain ? free(id) : end_special(row, id);
+}
+
+void TimelineWriter::end_special(const ScriptRow& row, std::int64_t& id) {
+  if (row.is_gradient) {
     return;  // until the step
   }
-  if (rows.is_freed_in_use[row] && id != 0) {
+  if (row.is_freed_in_use && id != 0) {
     events.push_back({.id = std::exchange(id, 0), .bytes = 0, .kind = AllocationKind::kFreeInUse});
     has_uses_ = true;
     return;
   }
-  if (!rows.is_handed_on[row]) {
+  if (!row.is_handed_on) {
     free(id);
     return;
   }
   free(handed_.id);
-  handed_ = {.id = std::exchange(id, 0), .bytes = rows.bytes[row]};
+  handed_ = {.id = std::exchange(id, 0), .bytes = row.bytes};
 }
 
 }  // namespace shardplan

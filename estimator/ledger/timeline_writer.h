@@ -78,11 +78,13 @@ class TimelineWriter {
     std::int64_t bytes = 0;
   };
 
-  std::int64_t loaded_bytes(const BlockScript& rows, std::size_t row) const;
-  std::int64_t make(const BlockScript& rows, std::size_t row);
+  std::int64_t loaded_bytes(const ScriptRow& row) const;
+  std::int64_t make(const ScriptRow& row);
+  std::int64_t make_special(const ScriptRow& row);
   void make_once(std::int64_t& bytes);
   void make_awaited(std::int64_t bytes);
-  void end(const BlockScript& rows, std::size_t row, std::int64_t& id);
+  void end(const ScriptRow& row, std::int64_t& id);
+  void end_special(const ScriptRow& row, std::int64_t& id);
 
   std::array<BlockScript, kNumBlockKinds> scripts_;
   bool has_gradients_ = false;

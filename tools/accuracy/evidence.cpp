@@ -183,11 +183,11 @@ void find_gaps(Evidence& evidence, const std::vector<KnownRun>& runs, const Trai
   }
   for (std::size_t i = 0; i < kSizes.size() && !runs.empty(); ++i) {
     const auto size = [i](const KnownRun& run) { return run.traits.sizes[i]; };
-    const auto [least, most] = std::ranges::minmax(runs, {}, size);
+    const auto [least, most] = std::ranges::minmax_element(runs, {}, size);
     const std::int64_t value = traits.sizes[i];
-    if (value < size(least) || value > size(most)) {
+    if (value < size(*least) || value > size(*most)) {
       evidence.beyond.push_back(std::string(kSizes[i].name) + " " + grouped(value) + " (measured " +
-                                grouped(size(least)) + " to " + grouped(size(most)) + ")");
+                                grouped(size(*least)) + " to " + grouped(size(*most)) + ")");
     }
   }
 }

@@ -133,8 +133,15 @@ bool is_negative_plan(const Job& job, const Plan& plan, Verdict& verdict) {
                                       : fit_of_plan(job, plan, verdict.played) == Fit::kDoesNotFit;
 }
 
+// fit_of_plan begins with the same bounds, from pieces that cost less than a price of their own; a
+// formula has none.
+bool needs_price(const Job& job, const Verdict& verdict) {
+  return verdict.rule.decides_verdict || job.profile.memory_model == MemoryModel::kFujii2024;
+}
+
 bool turns_verdict(const Job& job, const Plan& plan, Verdict& verdict) {
-  return first_broken_rule(job, plan) == nullptr && may_turn(job, plan, verdict) &&
+  return first_broken_rule(job, plan) == nullptr &&
+         (!needs_price(job, verdict) || may_turn(job, plan, verdict)) &&
          is_negative_plan(job, plan, verdict) != is_negative(verdict.status);
 }
 

@@ -14,9 +14,11 @@
 #include "estimator/allocator/block_counts.h"
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/frameworks/megatron/muon.h"
+#include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/weights.h"
 #include "estimator/ledger/allocation_tape.h"
 #include "estimator/ledger/block_rows.h"
+#include "estimator/ledger/parameter_elements.h"
 
 namespace shardplan {
 namespace {
@@ -327,6 +329,17 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
     }
   }
   return replayed_tails(job, plan, stage, tensors);
+}
+
+BuiltStage megatron_built(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::int64_t shard) {
+  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
+  if (is_local || has_plain_optimizer(job, plan)) {
+    return megatron_start_up(job, plan, stage, tensors, shard);
+  }
+  BuiltStage built;
+  built.optimizer_elements = parameter_elements(job, plan, stage);
+  return built;
 }
 
 }  // namespace shardplan

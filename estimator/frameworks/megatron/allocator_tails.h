@@ -18,7 +18,12 @@ struct AllocatorTails {
   friend bool operator==(const AllocatorTails&, const AllocatorTails&) = default;
 };
 
-// Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors.
+// Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors. Without
+// events where rows of the state say what is built.
+BuiltStage megatron_built(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::int64_t shard);
+
+// The same with the tensors of a plain optimizer, whatever the plan's is.
 BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                              const StageTensors& tensors, std::int64_t shard);
 

@@ -521,4 +521,11 @@ StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& s
   return state;
 }
 
+std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
+                                               const StageLayout& stage) {
+  std::vector<std::int64_t> bytes = dummy_gradients(job, plan, stage);
+  for (std::int64_t& of_shape : bytes) { of_shape *= bytes_of(activation_dtype(plan.precision)); }
+  return bytes;
+}
+
 }  // namespace shardplan

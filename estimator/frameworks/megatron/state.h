@@ -27,5 +27,8 @@ StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& s
 // (get_dummy_wgrad, module/base.py). None without fused accumulation.
 std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
                                           const StageLayout& stage);
+// The same in bytes.
+std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
+                                               const StageLayout& stage);
 
 }  // namespace shardplan

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <random>
@@ -223,6 +225,12 @@ TEST_CASE("allocated <= required <= reserved, and without frees required is rese
       broken += peaks.allocated_bytes > peaks.required_bytes ||
                 peaks.required_bytes > peaks.reserved_bytes ||
                 peaks.required_bytes % (2 * kMiB) != 0;
+      const std::int64_t enough = std::uniform_int_distribution(
+          peaks.allocated_bytes / 2, peaks.reserved_bytes + peaks.reserved_bytes / 4)(random);
+      const AllocatorPeaks early = replay_allocator(events, kind, enough);
+      broken += early.allocated_bytes != peaks.allocated_bytes ||
+                early.reserved_bytes != peaks.reserved_bytes ||
+                std::max(early.required_bytes, enough) != std::max(peaks.required_bytes, enough);
     }
     std::erase_if(events, [](const AllocationEvent& event) { return event.bytes == 0; });
     const AllocatorPeaks grown = caching(events);
@@ -239,9 +247,37 @@ TEST_CASE(
     const Events events = random_events(random, trial % 2 == 0 ? 400 * kMiB : 3 * kMiB);
     for (const AllocatorKind kind : kBoth) {
       const std::int64_t required = replay_allocator(events, kind).required_bytes;
-      broken += replay_at_capacity(events, kind, required) == CapacityOutcome::kFails ||
-                replay_at_capacity(events, kind, required - 2 * kMiB) != CapacityOutcome::kFails;
+      const auto at = [&](std::int64_t bytes) {
+        return replay_at_capacity(events, kind, bytes).outcome;
+      };
+      broken += at(required) == CapacityOutcome::kFails ||
+                at(required - 2 * kMiB) != CapacityOutcome::kFails;
     }
   }
   CHECK(broken == 0);
+}
+
+TEST_CASE("a replay at a capacity says which other capacities end alike") {
+  std::mt19937_64 random(12);
+  std::array<std::int64_t, 3> num_outcomes{};
+  std::int64_t broken = 0;
+  for (std::int64_t trial = 0; trial < 600; ++trial) {
+    const Events events = random_events(random, trial % 2 == 0 ? 400 * kMiB : 3 * kMiB);
+    for (const AllocatorKind kind : kBoth) {
+      const AllocatorPeaks peaks = replay_allocator(events, kind);
+      const std::int64_t least = peaks.allocated_bytes / 2;
+      const std::int64_t most = peaks.reserved_bytes + peaks.reserved_bytes / 4;
+      const std::int64_t capacity = std::uniform_int_distribution(least, most)(random);
+      const CapacityReplay replay = replay_at_capacity(events, kind, capacity);
+      ++num_outcomes[static_cast<std::size_t>(replay.outcome)];
+      broken += replay.from_bytes > capacity || replay.below_bytes <= capacity;
+      for (const std::int64_t other : {replay.from_bytes, replay.below_bytes - 1}) {
+        const CapacityReplay same = replay_at_capacity(events, kind, other);
+        broken += same.outcome != replay.outcome || same.from_bytes != replay.from_bytes ||
+                  same.below_bytes != replay.below_bytes;
+      }
+    }
+  }
+  CHECK(broken == 0);
+  CHECK(std::ranges::min(num_outcomes) > 0);
 }

@@ -347,7 +347,7 @@ TEST_CASE("the allocations written for the allocator peak at the same byte") {
       const AllocatorPeaks peaks = replay_allocator(events, AllocatorKind::kCaching);
       ++replayed;
       const auto at = [&](std::int64_t bytes) {
-        return replay_at_capacity(events, AllocatorKind::kCaching, bytes);
+        return replay_at_capacity(events, AllocatorKind::kCaching, bytes).outcome;
       };
       outcomes += at(peaks.reserved_bytes) == CapacityOutcome::kPlentiful &&
                           at(peaks.required_bytes) != CapacityOutcome::kFails &&

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/ledger/fsdp_buffers.h"
 #include "estimator/ledger/timeline_writer.h"
 
 namespace shardplan {

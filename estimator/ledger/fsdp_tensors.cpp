@@ -1,4 +1,4 @@
-#include "estimator/frameworks/megatron/fsdp_tensors.h"
+#include "estimator/ledger/fsdp_tensors.h"
 
 namespace shardplan {
 

@@ -1,0 +1,124 @@
+// The free blocks of an allocator's pools, in the order in which it looks for one that fits: by
+// size, then by address. Replays insert and erase millions, mostly of pools with fewer than a
+// hundred: each is in a short list of those of nearly its size.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace shardplan {
+
+// Blocks are named by small numbers, and every one is in one pool at most.
+template <std::size_t kPools>
+class FreeBlocks {
+ public:
+  static constexpr std::int32_t kNone = -1;
+
+  FreeBlocks() { first_.fill(kNone); }
+
+  void insert(std::size_t pool, std::int32_t block, std::int64_t size, std::int64_t address) {
+    if (static_cast<std::size_t>(block) >= nodes_.size()) {
+      nodes_.resize(static_cast<std::size_t>(block) + 1);
+    }
+    const std::size_t list = list_of(pool, size);
+    std::int32_t before = kNone;
+    std::int32_t after = first_[list];
+    while (after != kNone && is_before(node(after), size, address)) {
+      before = after;
+      after = node(after).after;
+    }
+    node(block) = {.size = size,
+                   .address = address,
+                   .list = static_cast<std::uint32_t>(list),
+                   .before = before,
+                   .after = after};
+    (before == kNone ? first_[list] : node(before).after) = block;
+    if (after != kNone) {
+      node(after).before = block;
+    }
+    used_[list / kWordBits] |= bit(list);
+  }
+
+  void erase(std::int32_t block) {
+    const auto [size, address, list, before, after] = node(block);
+    if (after != kNone) {
+      node(after).before = before;
+    }
+    if (before != kNone) {
+      node(before).after = after;
+      return;
+    }
+    first_[list] = after;
+    if (after == kNone) {
+      used_[list / kWordBits] &= ~bit(list);
+    }
+  }
+
+  // The first block of at least that size; kNone if there is none.
+  std::int32_t at_least(std::size_t pool, std::int64_t size) const {
+    const std::size_t list = list_of(pool, size);
+    std::int32_t block = first_[list];
+    while (block != kNone && node(block).size < size) { block = node(block).after; }
+    return block != kNone ? block : first_behind(list);
+  }
+
+  // kNone behind the last one of the pool.
+  std::int32_t after(std::int32_t block) const {
+    const std::int32_t next = node(block).after;
+    return next != kNone ? next : first_behind(node(block).list);
+  }
+
+ private:
+  struct Node {
+    std::int64_t size = 0;
+    std::int64_t address = 0;
+    std::uint32_t list = 0;
+    std::int32_t before = kNone;  // of the same list
+    std::int32_t after = kNone;
+  };
+
+  // A list for each of 16 parts of every doubling of the size, in units of the least block.
+  static constexpr int kUnitBits = 9;
+  static constexpr int kPartBits = 4;
+  static constexpr std::size_t kWordBits = 64;
+  static constexpr std::size_t kWords = 13;
+  static constexpr std::size_t kLists = kWords * kWordBits;
+
+  static std::size_t list_of(std::size_t pool, std::int64_t size) {
+    const std::uint64_t units = static_cast<std::uint64_t>(size) >> kUnitBits;
+    const int part = std::max(static_cast<int>(std::bit_width(units)) - 1 - kPartBits, 0);
+    return pool * kLists + (static_cast<std::size_t>(part) << kPartBits) +
+           static_cast<std::size_t>(units >> part);
+  }
+  static std::uint64_t bit(std::size_t at) { return std::uint64_t{1} << (at % kWordBits); }
+  static bool is_before(const Node& node, std::int64_t size, std::int64_t address) {
+    return node.size != size ? node.size < size : node.address < address;
+  }
+
+  Node& node(std::int32_t block) { return nodes_[static_cast<std::size_t>(block)]; }
+  const Node& node(std::int32_t block) const { return nodes_[static_cast<std::size_t>(block)]; }
+
+  // The first block of the lists behind one, of the same pool.
+  std::int32_t first_behind(std::size_t list) const {
+    const std::size_t end = (list / kLists + 1) * kWords;  // no pool uses its last list
+    std::size_t word = (list + 1) / kWordBits;
+    std::uint64_t lists = used_[word] & ~(bit(list + 1) - 1);
+    while (lists == 0) {
+      if (++word >= end) {
+        return kNone;
+      }
+      lists = used_[word];
+    }
+    return first_[word * kWordBits + static_cast<std::size_t>(std::countr_zero(lists))];
+  }
+
+  std::vector<Node> nodes_;  // by block
+  std::array<std::int32_t, kPools * kLists> first_;
+  std::array<std::uint64_t, kPools * kWords> used_{};  // a bit for every list that has blocks
+};
+
+}  // namespace shardplan

@@ -1,0 +1,22 @@
+// What the ranks of a pipeline stage allocate differently.
+#pragma once
+
+#include "estimator/ledger/allocation.h"
+#include "estimator/ledger/stage_pieces.h"
+
+namespace shardplan {
+
+// What tells the timelines of a stage's ranks apart.
+struct RankTensors {
+  BuiltStage built;
+  std::int64_t rank = 0;  // where more than what it builds depends on it, else 0
+  friend bool operator==(const RankTensors&, const RankTensors&) = default;
+};
+
+// `rank`: whose share of a sharded optimizer, where the profile's timeline has its tensors
+// (Megatron-core's; DeepSpeed's ZeRO-1 and 2, counted from the rank of the state), and whose loads
+// of experts.
+RankTensors rank_tensors(const Job& job, const Plan& plan, const StagePieces& pieces,
+                         std::int64_t rank);
+
+}  // namespace shardplan
