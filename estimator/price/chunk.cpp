@@ -101,7 +101,9 @@ std::size_t PricePieces::number_chunk(const ChunkLayout& chunk) {
     const std::int64_t count = std::exchange(unit.count, 1);
     const BlockKind front = unit.blocks.front().kind;
     if (unit == Unit{.blocks = {{.kind = front}}}) {
-      runs.push_back({.unit = static_cast<std::size_t>(front), .count = count});
+      const auto kind = std::ranges::find(block_kinds, front);
+      runs.push_back(
+          {.unit = static_cast<std::size_t>(kind - block_kinds.begin()), .count = count});
     } else {
       const auto group = std::ranges::find(groups, unit);
       const std::size_t at = static_cast<std::size_t>(group - groups.begin());

@@ -263,9 +263,8 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
 
 const BlockMemo::Piece& PricePieces::block(const Plan& plan) {
   return block_pieces.find(block_axes, [&](BlockPiece& piece) {
-    piece = {};
-    for (const BlockKind each : block_kinds) {
-      piece.units[static_cast<std::size_t>(each)] = kind(plan, each).unit;
+    for (std::size_t i = 0; i < block_kinds.size(); ++i) {
+      piece.units[i] = kind(plan, block_kinds[i]).unit;
     }
   });
 }

@@ -63,12 +63,12 @@ struct KindPiece {
 
 using BlockKey = PieceKey<6>;
 struct BlockPiece {
-  std::array<UnitBytes, kNumBlockKinds> units;  // every block by itself
+  std::array<UnitBytes, kNumBlockKinds> units;  // every block by itself: of the job's kinds in turn
 };
 using BlockMemo = PieceMemo<BlockPiece, 6>;
 struct WideAxes {};  // axes that have a number and nothing else
 
-// Equal units in a row, by number: a block by itself has that of its kind.
+// Equal units in a row, by number: a block by itself has its kind's place among those of the job.
 struct NumberedUnit {
   std::size_t unit = 0;
   std::int64_t count = 1;
