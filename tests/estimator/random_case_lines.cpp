@@ -22,15 +22,16 @@ std::string layers_of_chunks(std::int64_t layers, std::int64_t chunks, std::int6
   return "[" + text + "]";
 }
 
-std::optional<Case> read_valid(const std::string& line, const Library& library) {
+std::optional<Case> read_if_possible(const std::string& line, const Library& library) {
   try {
-    Case read = read_case(line, "sweep:1", library);
-    if (read.supported && first_broken_rule(read.job, read.plan) == nullptr) {
-      return read;
-    }
+    return read_case(line, "sweep:1", library);
   } catch (const InputError&) {  // most lines of chance do not go together
+    return std::nullopt;
   }
-  return std::nullopt;
+}
+
+bool is_valid(const Case& read) {
+  return read.supported && first_broken_rule(read.job, read.plan) == nullptr;
 }
 
 }  // namespace
@@ -58,6 +59,12 @@ RandomCaseLines::RandomCaseLines(const Library& library, std::uint64_t seed)
       frameworks_(library.framework_names()),
       gpus_(library.gpu_names()),
       random_(seed) {}
+
+RandomCaseLines::RandomCaseLines(const Library& library, std::uint64_t seed,
+                                 const std::string& framework)
+    : RandomCaseLines(library, seed) {
+  frameworks_ = {framework};
+}
 
 bool RandomCaseLines::chance(double share) {
   return std::bernoulli_distribution(share)(random_);
@@ -311,9 +318,20 @@ RandomCaseLine RandomCaseLines::next() {
     const Asked asked = job();
     for (int i = 0; i < kPlansPerJob; ++i) {
       const std::string text = "{" + asked.members + ",\"plan\":" + plan(asked) + "}";
-      if (std::optional<Case> read = read_valid(text, library_)) {
+      std::optional<Case> read = read_if_possible(text, library_);
+      if (read && is_valid(*read)) {
         return {.text = text, .read = std::move(*read)};
       }
+    }
+  }
+}
+
+RandomCaseLine RandomCaseLines::next_readable() {
+  while (true) {
+    const Asked asked = job();
+    const std::string text = "{" + asked.members + ",\"plan\":" + plan(asked) + "}";
+    if (std::optional<Case> read = read_if_possible(text, library_)) {
+      return {.text = text, .read = std::move(*read)};
     }
   }
 }

@@ -34,9 +34,13 @@ struct RandomCaseLine {
 class RandomCaseLines {
  public:
   RandomCaseLines(const Library& library, std::uint64_t seed);
+  // Of this framework alone.
+  RandomCaseLines(const Library& library, std::uint64_t seed, const std::string& framework);
 
   // Draws until the reader takes a line and no rule of the framework refuses its plan.
   RandomCaseLine next();
+  // The same with any plan that the reader takes.
+  RandomCaseLine next_readable();
 
  private:
   // Everything but the plan, which may be drawn several times for one of these.

@@ -6,8 +6,10 @@
 //
 // "prices": valid plans through price(table, plan) in the order of the walk, without bounds, from
 // an empty table: memory of the deciding stages and step time, with all pieces that have to be
-// made. Enumeration and validity rules are not in the seconds. Default axes: every valid plan of
-// the space. All axes: N seconds, in pieces of N / 32 from the beginnings of random branches.
+// made. Enumeration and validity rules are not in the seconds. Megatron-LM, default axes: every
+// valid plan of the space. All axes: N seconds, in pieces of N / 32 from the beginnings of random
+// branches. Other frameworks, whose rows begin with their names, have default axes only, and at
+// most as many prices as kJobs says, in 32 such pieces.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,21 +70,33 @@ struct BenchJob {
   std::string cluster;
   std::int64_t sequence_length = 0;
   std::int64_t global_batch = 0;
+  std::string framework = "megatron";
+  std::int64_t prices = 0;  // of other frameworks; 0: all of the default axes, seconds of all axes
+
+  std::string name() const { return (prices > 0 ? framework + " " : "") + model; }
 };
 
 // Global batches: 16 M tokens for 405B (arXiv 2407.21783, table 4), 15,360 sequences of 4,096 for
 // DeepSeek-V3 (arXiv 2412.19437, section 4.2); the others are ours, of the same order per GPU.
 const std::vector<BenchJob> kJobs = {
-    {"llama3-8b", "8x8-h100", 8192, 1024},         {"llama3-70b", "128x8-h100", 8192, 1024},
-    {"llama3.1-405b", "2048x8-h100", 8192, 2048},  {"deepseek-v3", "256x8-h100", 4096, 15360},
+    {"llama3-8b", "8x8-h100", 8192, 1024},
+    {"llama3-70b", "128x8-h100", 8192, 1024},
+    {"llama3.1-405b", "2048x8-h100", 8192, 2048},
+    {"deepseek-v3", "256x8-h100", 4096, 15360},
     {"llama4-maverick", "128x8-h100", 8192, 2048},
+    {"llama3-8b", "8x8-h100", 8192, 1024, "megatron-core-local", 100'000},
+    {"llama3-8b", "8x8-h100", 8192, 1024, "torchtitan", 20'000},
+    {"llama3-8b", "8x8-h200", 8192, 1024, "native", 100'000},
+    {"llama3-8b", "8x8-h100", 8192, 1024, "fujii2024", 100'000},
+    {"llama3-8b", "8x8-h100", 8192, 1024, "nanotron", 1'000},
+    {"llama3-8b", "8x8-h100", 8192, 1024, "deepspeed", 30},
 };
 
 Job job_of(const BenchJob& bench, const Library& library) {
   Job job;
   job.model = library.model(bench.model).model;
   job.cluster = library.cluster(bench.cluster);
-  job.profile = library.framework("megatron");
+  job.profile = library.framework(bench.framework);
   job.sequence_length = bench.sequence_length;
   job.global_batch = bench.global_batch;
   return job;
@@ -147,31 +161,40 @@ void price_below(const SettledRules& rules, Prefix& prefix, Pricer& pricer, cons
   }
 }
 
-void price_random_branches(const SettledRules& rules, Pricer& pricer, double seconds) {
+// In pieces from the beginnings of random branches.
+void price_random_branches(const SettledRules& rules, Pricer& pricer, const Enough& enough) {
   constexpr std::size_t kBranchDepth = 5;  // tp, cp, ep, etp, splits
+  constexpr std::int64_t kMostPieces = 32;
   std::vector<Branch> branches = branches_of(rules, kBranchDepth);
+  const std::int64_t pieces = std::min(kMostPieces, std::ssize(branches));
   std::shuffle(branches.begin(), branches.end(), std::mt19937_64(1));
   for (const Branch& branch : branches) {
     Prefix prefix = rules.prefix_at(branch.index, kBranchDepth);
-    price_below(rules, prefix, pricer, {.cpu_s = std::min(seconds, pricer.cpu_s() + seconds / 32)});
+    const std::int64_t more = div_ceil(enough.prices, pieces);
+    const std::int64_t left = enough.prices - pricer.asked();
+    price_below(rules, prefix, pricer,
+                {.cpu_s = std::min(enough.cpu_s,
+                                   pricer.cpu_s() + enough.cpu_s / static_cast<double>(pieces)),
+                 .prices = pricer.asked() + std::min(more, left)});
   }
 }
 
-void measure_prices(const Job& job, const SearchSpace& space, std::optional<double> seconds) {
+void measure_prices(const Job& job, const SearchSpace& space, const std::optional<Enough>& some) {
   const PlanSpace plans = plan_space(job, space);
   const SettledRules rules(job, plans);
   const Clock::time_point start = Clock::now();
   Pricer pricer(job);
-  if (seconds) {
-    price_random_branches(rules, pricer, *seconds);
+  if (some) {
+    price_random_branches(rules, pricer, *some);
   } else {
     Prefix prefix = rules.root();
     price_below(rules, prefix, pricer, {});
   }
   pricer.flush();
-  print(num_plans(plans), seconds ? "sampled" : "all", pricer.priced(), seconds_since(start),
+  const double per_s = static_cast<double>(pricer.priced()) / pricer.cpu_s();
+  print(num_plans(plans), some ? "sampled" : "all", pricer.priced(), seconds_since(start),
         pricer.cpu_s(),
-        std::to_string(std::llround(static_cast<double>(pricer.priced()) / pricer.cpu_s())));
+        per_s < 10 ? std::to_string(per_s).substr(0, 4) : std::to_string(std::llround(per_s)));
 }
 
 void search(const Job& job, const SearchSpace& space, const SearchOptions& options) {
@@ -218,11 +241,38 @@ void price_some(const Job& job, std::int64_t prices) {
   pricer.flush();
 }
 
+// The rows of a job, but those that the options leave out.
+void measure_job(const BenchJob& bench, const Job& job, const Options& options) {
+  const auto measure_if = [&](const std::string& line, const std::function<void()>& work) {
+    if (std::regex_search(line, std::regex(options.only))) {
+      measure(line, work);
+    }
+  };
+  const std::string name = bench.name() + " / " + std::to_string(job.cluster.world_size());
+  const SearchSpace space = default_space(job);
+  if (bench.prices > 0) {
+    measure_if(name + ", search", [&] { search(job, space, {}); });
+    measure_if(name + ", prices",
+               [&] { measure_prices(job, space, Enough{.prices = bench.prices}); });
+    return;
+  }
+  for (const bool wide : {false, true}) {
+    const SearchSpace axes = wide ? wide_space(job) : space;
+    const std::string row = name + (wide ? ", all axes" : "");
+    measure_if(row + ", search", [&] { search(job, axes, {}); });
+    measure_if(row + ", pareto", [&] { search(job, axes, {.pareto = true}); });
+    measure_if(row + ", prices", [&] {
+      measure_prices(job, axes,
+                     wide ? std::optional(Enough{.cpu_s = options.seconds}) : std::nullopt);
+    });
+  }
+}
+
 void bench(const Options& options) {
+  const Library library;
   if (options.prices > 0) {
-    const Library library;
     for (const BenchJob& job : kJobs) {
-      if (std::regex_search(job.model, std::regex(options.only))) {
+      if (std::regex_search(job.name(), std::regex(options.only))) {
         price_some(job_of(job, library), options.prices);
       }
     }
@@ -230,25 +280,7 @@ void bench(const Options& options) {
   }
   std::printf("%-44s%17s %14s %12s %9s %9s %13s %8s\n", "job", "plans in space", "valid", "priced",
               "seconds", "CPU s", "prices/s/core", "RSS MiB");
-  const Library library;
-  for (const BenchJob& bench : kJobs) {
-    const Job job = job_of(bench, library);
-    for (const bool wide : {false, true}) {
-      const SearchSpace space = wide ? wide_space(job) : default_space(job);
-      const std::string name = bench.model + " / " + std::to_string(job.cluster.world_size()) +
-                               (wide ? ", all axes" : "");
-      const auto measure_if = [&](const std::string& line, const std::function<void()>& work) {
-        if (std::regex_search(line, std::regex(options.only))) {
-          measure(line, work);
-        }
-      };
-      measure_if(name + ", search", [&] { search(job, space, {}); });
-      measure_if(name + ", pareto", [&] { search(job, space, {.pareto = true}); });
-      measure_if(name + ", prices", [&] {
-        measure_prices(job, space, wide ? std::optional(options.seconds) : std::nullopt);
-      });
-    }
-  }
+  for (const BenchJob& job : kJobs) { measure_job(job, job_of(job, library), options); }
 }
 
 }  // namespace
@@ -270,7 +302,12 @@ int main(int argc, char** argv) {
     }
   }
   if (at != argc) {
-    std::fprintf(stderr, "usage: bench_search [--seconds N] [--only REGEX] [--prices N]\n");
+    std::fprintf(
+        stderr,
+        "usage: bench_search [--seconds N] [--only REGEX] [--prices N]\n"
+        "REGEX is looked for in the names of rows: \"llama3-70b / 1024, all axes, search\" "
+        "(Megatron-LM),\n\"torchtitan llama3-8b / 64, prices\" (any other framework); "
+        "\"^llama\" leaves out the others\n");
     return 2;
   }
   shardplan::bench(options);
