@@ -18,18 +18,28 @@ class FreeBlocks {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  FreeBlocks() { first_.fill(kNone); }
+  FreeBlocks() {
+    first_.fill(kNone);
+    last_met_.fill(kNone);
+  }
 
   void insert(std::size_t pool, std::int32_t block, std::int64_t size, std::int64_t address) {
     if (static_cast<std::size_t>(block) >= nodes_.size()) {
       nodes_.resize(static_cast<std::size_t>(block) + 1);
     }
     const std::size_t list = list_of(pool, size);
-    std::int32_t before = kNone;
-    std::int32_t after = first_[list];
-    while (after != kNone && is_before(node(after), size, address)) {
+    const auto is_lower = [&](std::int32_t other) {
+      return other == kNone || is_before(node(other), size, address);
+    };
+    std::int32_t before = last_met_[list];
+    std::int32_t after = before == kNone ? kNone : node(before).after;
+    while (after != kNone && is_lower(after)) {
       before = after;
       after = node(after).after;
+    }
+    while (!is_lower(before)) {
+      after = before;
+      before = node(before).before;
     }
     node(block) = {.size = size,
                    .address = address,
@@ -40,11 +50,13 @@ class FreeBlocks {
     if (after != kNone) {
       node(after).before = block;
     }
+    last_met_[list] = block;
     used_[list / kWordBits] |= bit(list);
   }
 
   void erase(std::int32_t block) {
     const auto [size, address, list, before, after] = node(block);
+    last_met_[list] = before != kNone ? before : after;
     if (after != kNone) {
       node(after).before = before;
     }
@@ -118,6 +130,9 @@ class FreeBlocks {
 
   std::vector<Node> nodes_;  // by block
   std::array<std::int32_t, kPools * kLists> first_;
+  // Where a list was last changed: blocks that are freed in a row mostly lie side by side, and a
+  // list may have thousands.
+  std::array<std::int32_t, kPools * kLists> last_met_;
   std::array<std::uint64_t, kPools * kWords> used_{};  // a bit for every list that has blocks
 };
 
