@@ -121,7 +121,7 @@ class FreeBlocks {
   // A list for each of 16 parts of every doubling of the size, in units of the least block.
   static constexpr int kUnitBits = 9;
   static constexpr int kPartBits = 4;
-  static constexpr std::uint8_t kMostInList = 32;
+  static constexpr std::uint8_t kMostInList = 200;
   static constexpr std::size_t kWordBits = 64;
   static constexpr std::size_t kWords = 13;
   static constexpr std::size_t kLists = kWords * kWordBits;

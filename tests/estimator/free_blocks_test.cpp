@@ -30,7 +30,7 @@ std::int64_t random_size(std::mt19937_64& random) {
 TEST_CASE("free blocks of several pools are in the order of a set by size and address") {
   constexpr std::size_t kPools = 3;
   std::mt19937_64 random(1);
-  for (const std::size_t most : {std::size_t{4}, std::size_t{50}, std::size_t{1000}}) {
+  for (const std::size_t most : {std::size_t{4}, std::size_t{50}, std::size_t{6000}}) {
     FreeBlocks<kPools> blocks;
     std::array<std::set<Expected>, kPools> expected;
     std::vector<std::int64_t> sizes = {512};
