@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "estimator/answer/why_invalid.h"
 #include "estimator/plan/rank_grid.h"
-#include "estimator/validity/validity.h"
 #include "tests/corpus/answer_text.h"
 #include "tests/corpus/answers.h"
 #include "validator/lower/lower.h"

@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-#include "estimator/validity/validity.h"
+#include "estimator/answer/why_invalid.h"
 #include "tests/corpus/answer_text.h"
 #include "tests/corpus/answers.h"
 
