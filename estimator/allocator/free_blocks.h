@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "estimator/sorted_arrays.h"
+#include "estimator/allocator/sorted_arrays.h"
 
 namespace shardplan {
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "data/read/library.h"
+#include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/plan/units.h"
 #include "tests/allocation_count.h"
 

@@ -1,4 +1,5 @@
 #include "estimator/ledger/stage_peak.h"
+#include "estimator/allocator/replay.h"
 #include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>

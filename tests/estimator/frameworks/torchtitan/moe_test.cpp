@@ -6,6 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "estimator/answer/stage_memory.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
 #include "estimator/frameworks/torchtitan/timeline.h"

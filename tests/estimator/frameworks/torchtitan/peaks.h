@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "estimator/answer/stage_memory.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 #include "estimator/price/price.h"
