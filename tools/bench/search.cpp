@@ -170,7 +170,7 @@ void price_random_branches(const SettledRules& rules, Pricer& pricer, const Enou
   std::shuffle(branches.begin(), branches.end(), std::mt19937_64(1));
   for (const Branch& branch : branches) {
     Prefix prefix = rules.prefix_at(branch.index, kBranchDepth);
-    const std::int64_t more = div_ceil(enough.prices, pieces);
+    const std::int64_t more = enough.prices / pieces + 1;
     const std::int64_t left = enough.prices - pricer.asked();
     price_below(rules, prefix, pricer,
                 {.cpu_s = std::min(enough.cpu_s,
