@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/fsdp.h"

@@ -24,6 +24,21 @@ struct Framework {
   // Which plans it refuses, in the order in which the rules are tried.
   std::span<const ValidityRule> (*rules)();
 
+  // --- blocks ---
+
+  // Rows of a block of one microbatch; none: they stand among those of the state.
+  std::vector<BlockRow> (*block_rows)(const Job& job, const Plan& plan, BlockKind kind) = nullptr;
+  // Kinds of blocks that are this framework's own, not the model's; none: no such.
+  bool (*has_own_block)(const Job& job, BlockKind kind) = nullptr;
+  // What of a plan rows of blocks look at; none: of all of it.
+  SeenByBlock (*seen_by_block)(const Job& job, const Plan& plan, BlockKind kind) = nullptr;
+  // A block's last forward step writes the first rows of the block behind it.
+  bool writes_next_input = false;
+  // Where the replay of a recomputed group ends in its last block.
+  Step last_replayed = kLastForward;
+
+  // --- what a stage holds ---
+
   // What a stage holds that depends neither on the sequence nor on the micro-batch, without
   // `parameters` and the sums of rows; where data-parallel ranks differ, of the one asked for, else
   // of the fullest.

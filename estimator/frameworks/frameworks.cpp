@@ -10,6 +10,7 @@
 #include "estimator/frameworks/fujii2024/formula.h"
 #include "estimator/frameworks/fujii2024/rules.h"
 #include "estimator/frameworks/megatron/allocator_tails.h"
+#include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/notes.h"
 #include "estimator/frameworks/megatron/outside.h"
 #include "estimator/frameworks/megatron/rules.h"
@@ -19,6 +20,7 @@
 #include "estimator/frameworks/nanotron/notes.h"
 #include "estimator/frameworks/nanotron/outside.h"
 #include "estimator/frameworks/nanotron/rules.h"
+#include "estimator/frameworks/native/blocks.h"
 #include "estimator/frameworks/native/notes.h"
 #include "estimator/frameworks/native/outside.h"
 #include "estimator/frameworks/native/rules.h"
@@ -45,6 +47,11 @@ constexpr bool is_zero_1(const Plan& plan) {
   return plan.zero == 1;
 }
 
+// Logits, their cast and the loss, which may lie on different ranks.
+bool has_nanotron_block(const Job& /*job*/, BlockKind kind) {
+  return kind == BlockKind::kLogits || kind == BlockKind::kCast || kind == BlockKind::kLoss;
+}
+
 BuiltStage nanotron_built(const Job& job, const Plan& plan, const StageLayout& stage,
                           const StageTensors& tensors, std::int64_t /*shard*/) {
   return nanotron_start_up(job, plan, stage, tensors);
@@ -52,12 +59,15 @@ BuiltStage nanotron_built(const Job& job, const Plan& plan, const StageLayout& s
 
 // Its time, and what its formula leaves out, are Megatron-LM's, on which the paper measured.
 constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
+                                  .block_rows = megatron_rows,
                                   .state = megatron_state,
                                   .sequence_rows = megatron_sequence_rows,
                                   .add_outside = add_megatron_outside,
                                   .formula = estimate_fujii2024};
 
 constexpr Framework kMegatron = {.rules = megatron_validity_rules,
+                                 .block_rows = megatron_rows,
+                                 .seen_by_block = seen_by_megatron_block,
                                  .state = megatron_state,
                                  .sequence_rows = megatron_sequence_rows,
                                  .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,
@@ -70,6 +80,8 @@ constexpr Framework kMegatron = {.rules = megatron_validity_rules,
 
 constexpr Framework kMegatronLocal = {
     .rules = megatron_local_validity_rules,
+    .block_rows = megatron_local_rows,
+    .seen_by_block = seen_by_megatron_block,
     .state = megatron_state,
     .sequence_rows = megatron_sequence_rows,
     .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,
@@ -80,6 +92,10 @@ constexpr Framework kMegatronLocal = {
     .not_counted = megatron_not_counted};
 
 constexpr Framework kNative = {.rules = native_validity_rules,
+                               .block_rows = native_rows,
+                               .seen_by_block = seen_by_native_block,
+                               .writes_next_input = true,
+                               .last_replayed = Step::kForwardActivation,
                                .state = state_of<native_state_rows>,
                                .sequence_rows = native_sequence_rows,
                                .add_outside = add_native_outside,
@@ -87,6 +103,8 @@ constexpr Framework kNative = {.rules = native_validity_rules,
 
 constexpr Framework kTorchtitan = {
     .rules = torchtitan_validity_rules,
+    .block_rows = torchtitan_rows,
+    .has_own_block = has_torchtitan_block,
     .state = torchtitan_state,
     .sequence_rows = torchtitan_sequence_rows,
     .timeline = [](const Job& job, const Plan& plan, const StagePieces& pieces,
@@ -97,6 +115,8 @@ constexpr Framework kTorchtitan = {
     .not_counted = torchtitan_not_counted};
 
 constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
+                                 .block_rows = nanotron_rows,
+                                 .has_own_block = has_nanotron_block,
                                  .state = state_of<nanotron_state_rows>,
                                  .sequence_rows = nanotron_sequence_rows,
                                  .built = nanotron_built,

@@ -2,16 +2,8 @@
 
 #include <algorithm>
 
-#include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/frameworks/nanotron/blocks.h"
-#include "estimator/ledger/block_rows.h"
-
 namespace shardplan {
 namespace {
-
-constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
-    "embedding", "layer.first", "layer.dense", "layer.first_moe", "layer.moe", "layer.last",
-    "mtp",       "head",        "logits",      "logits.cast",     "loss",      "sent_output"};
 
 constexpr std::string_view kInputRow = "input";
 constexpr std::string_view kOutputGradientRow = "output_gradient";
@@ -68,19 +60,6 @@ FrameBytes frame_of(const BlockMemory& block, std::int64_t unkept_bytes) {
                    .backward = most(kFirstBackward, kLastWeight)};
   frame.forward_unkept = frame.forward + unkept_bytes;
   return frame;
-}
-
-std::vector<BlockRow> rows_of(const Job& job, const Plan& plan, BlockKind kind) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kNative: return native_rows(job, plan, kind);
-    case MemoryModel::kTorchtitan: return torchtitan_rows(job, plan, kind);
-    case MemoryModel::kMegatronLocal: return megatron_local_rows(job, plan, kind);
-    case MemoryModel::kNanotron: return nanotron_rows(job, plan, kind);
-    case MemoryModel::kDeepspeed: return {};  // its rows are those of the state
-    case MemoryModel::kFujii2024:
-    case MemoryModel::kMegatron: break;
-  }
-  return megatron_rows(job, plan, kind);
 }
 
 // Inline: of a state that is known most of it falls away.
@@ -285,129 +264,11 @@ std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind befo
                                                                : entered.input_entry_bytes;
 }
 
-bool has_block(const Job& job, BlockKind kind) {
-  switch (kind) {
-    case BlockKind::kEmbedding:
-    case BlockKind::kHead:
-    case BlockKind::kSentOutput: return true;
-    case BlockKind::kLogits:
-    case BlockKind::kCast:
-    case BlockKind::kLoss: return job.profile.memory_model == MemoryModel::kNanotron;
-    case BlockKind::kFirstLayer:
-    case BlockKind::kLastLayer: return job.profile.memory_model == MemoryModel::kTorchtitan;
-    case BlockKind::kDenseLayer: return job.model.has_dense_layers();
-    case BlockKind::kFirstMoeLayer:
-      return job.profile.memory_model == MemoryModel::kTorchtitan && job.model.has_dense_layers() &&
-             job.model.has_moe_layers();
-    case BlockKind::kMoeLayer: return job.model.has_moe_layers();
-    case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
-  }
-  return false;
-}
-
-BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind) {
-  BlockMemory block;
-  block.kind = kind;
-  block.name = kBlockNames[static_cast<std::size_t>(kind)];
-  if (!has_block(job, kind)) {
-    return block;
-  }
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  block.rows = rows_of(job, plan, kind);
-  block.has_frame = job.profile.allocator == AllocatorKind::kStaticArenas;
-  block.writes_next_input = is_native;
-  block.last_replayed = is_native ? Step::kForwardActivation : kLastForward;
-  block.summary = summarise(block);
-  return block;
-}
-
 SeparateNorms separate_norms(const Job& job, bool is_moe) {
   if (job.profile.memory_model != MemoryModel::kMegatron) {
     return {};
   }
   return {.attention = job.model.is_mla(), .ffn = is_moe};
-}
-
-bool rows_see_whole_plan(const Job& job) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kMegatron:
-    case MemoryModel::kMegatronLocal:
-    case MemoryModel::kNative: return false;
-    case MemoryModel::kFujii2024:
-    case MemoryModel::kTorchtitan:
-    case MemoryModel::kNanotron:
-    case MemoryModel::kDeepspeed: break;
-  }
-  return true;
-}
-
-namespace {
-
-bool is_layer(BlockKind kind) {
-  return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
-}
-
-bool is_moe(const Job& job, BlockKind kind) {
-  return kind == BlockKind::kMoeLayer ||
-         (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
-}
-
-}  // namespace
-
-bool sees_experts(const Job& job, BlockKind kind) {
-  return rows_see_whole_plan(job) || is_moe(job, kind);
-}
-
-// Megatron's all-to-all exchanges as many rows whatever their number of ranks; what counts is
-// whether there are several, and whether a rank has several experts to sort them by; how many,
-// where they take turns or each pads its rows.
-std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind) {
-  if (!sees_experts(job, kind)) {
-    return 1;
-  }
-  const FrameworkProfile& profile = job.profile;
-  const bool sees_number = profile.memory_model != MemoryModel::kMegatron ||
-                           profile.moe_dispatcher != MoeDispatcher::kAllToAll ||
-                           plan.precision == Precision::kFp8 || !profile.moe_grouped_gemm ||
-                           !fuses_weight_gradients(job, plan);
-  return sees_number || plan.ep >= job.model.moe.num_experts ? plan.ep
-                                                             : std::min<std::int64_t>(plan.ep, 2);
-}
-
-// Context parallelism is attention's.
-bool sees_cp_method(const Job& job, BlockKind kind) {
-  return rows_see_whole_plan(job) || is_layer(kind);
-}
-
-// Megatron and native: full recomputation replays whole blocks, whose rows stay as they are;
-// selective recomputation names parts of layers.
-Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute) {
-  if (rows_see_whole_plan(job)) {
-    return recompute;
-  }
-  if (!is_layer(kind) || recompute.granularity != RecomputeGranularity::kSelective) {
-    return {};
-  }
-  const bool experts = is_moe(job, kind);
-  // The local layers share a norm in front of either kind of FFN, which asks for mlp.
-  const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
-  Recompute seen = recompute;
-  RecomputeModules& modules = seen.modules;
-  const SeparateNorms norms = separate_norms(job, experts);
-  modules.layernorm = modules.layernorm && (norms.attention || norms.ffn);
-  modules.mlp = modules.mlp && (!experts || is_local);
-  modules.moe = modules.moe && experts;
-  modules.moe_act = modules.moe_act && experts && !modules.moe;
-  modules.shared_experts = modules.shared_experts && experts && !modules.moe;
-  return seen;
-}
-
-BlockSet block_set(const Job& job, const Plan& plan) {
-  BlockSet set;
-  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
-    set[static_cast<std::size_t>(i)] = block_memory(job, plan, static_cast<BlockKind>(i));
-  }
-  return set;
 }
 
 }  // namespace shardplan

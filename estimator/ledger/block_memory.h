@@ -34,6 +34,9 @@ enum class BlockKind {
   kSentOutput,
 };
 inline constexpr std::int64_t kNumBlockKinds = 12;
+inline constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
+    "embedding", "layer.first", "layer.dense", "layer.first_moe", "layer.moe", "layer.last",
+    "mtp",       "head",        "logits",      "logits.cast",     "loss",      "sent_output"};
 
 // Where a row lies in the dynamic arena of a profile that has one.
 enum class Place {
@@ -185,10 +188,6 @@ struct BlockMemory {
   BlockSummary summary;
 };
 
-// Whether plans of the job can have blocks of the kind. Rows of others are empty.
-bool has_block(const Job& job, BlockKind kind);
-BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
-
 // The norms before attention and FFN that stand alone, whose outputs recomputation of `layernorm`
 // drops. Transformer Engine fuses the others into the linear layer behind them, and Megatron-LM
 // puts an IdentityOp in their place, of which nothing is recomputed (core_v0.16.1
@@ -200,21 +199,18 @@ struct SeparateNorms {
 };
 SeparateNorms separate_norms(const Job& job, bool is_moe);
 
-// Whether rows of the profile look at more of a plan than its block axes, or may.
-bool rows_see_whole_plan(const Job& job);
-// What of a plan's recomputation the rows of a kind of block look at: plans that differ in nothing
-// else have equal rows.
-Recompute recompute_seen_by(const Job& job, BlockKind kind, const Recompute& recompute);
-// Whether they look at ep, etp and moe_buffer_factor.
-bool sees_experts(const Job& job, BlockKind kind);
-// An ep, at most the plan's, with which they are equal.
-std::int64_t ep_seen_by(const Job& job, const Plan& plan, BlockKind kind);
-// Whether they look at cp_method.
-bool sees_cp_method(const Job& job, BlockKind kind);
+// What the rows of a kind of block look at of a plan's choices: plans that agree in it, and in tp,
+// sequence_parallel, cp, micro_batch, precision and whether weight gradients are delayed, have
+// equal rows.
+struct SeenByBlock {
+  Recompute recompute;
+  bool experts = false;  // etp, moe_buffer_factor, and
+  std::int64_t ep = 1;   // an ep, at most the plan's, with which they are equal
+  bool cp_method = false;
+};
 
 // Index by BlockKind.
 using BlockSet = std::array<BlockMemory, kNumBlockKinds>;
-BlockSet block_set(const Job& job, const Plan& plan);
 
 // What sums over blocks need of them, by BlockKind.
 using BlockSummaries = std::array<BlockSummary, kNumBlockKinds>;

@@ -1,4 +1,4 @@
-// The row tables of the frameworks, and what they are built with. Letters as in the formulas:
+// What the row tables of the frameworks are built with. Letters as in the formulas:
 //   h hidden, f FFN width, a d query heads and head dimension, k kv heads, V padded vocabulary,
 //   t tp, c cp, T = s*b/c tokens of a microbatch on one rank, u = T/t under sequence parallelism
 //   (else T), E topk fe experts, experts per token and their width.
@@ -13,11 +13,6 @@
 #include "estimator/ledger/block_memory.h"
 
 namespace shardplan {
-
-std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
-std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind);
-std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
-std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind);
 
 // Tensors in the native trainer's arenas start and end at multiples of this many bytes.
 inline constexpr std::int64_t kNativeAlignment = 256;

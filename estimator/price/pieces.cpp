@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 
@@ -241,13 +242,12 @@ BlockKey PricePieces::block_key(const Plan& plan) {
 
 // Blocks that see the same of a plan are built once.
 const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
-  const Recompute seen = recompute_seen_by(job, kind, plan.recompute);
-  const bool experts = sees_experts(job, kind);
-  const CpMethod cp_method = sees_cp_method(job, kind) ? plan.cp_method : CpMethod::kRing;
+  const SeenByBlock seen = seen_by_block(job, plan, kind);
+  const CpMethod cp_method = seen.cp_method ? plan.cp_method : CpMethod::kRing;
   return kind_pieces
-      .find({block_axes[0], experts ? packed(ep_seen_by(job, plan, kind), plan.etp) : 0,
+      .find({block_axes[0], seen.experts ? packed(seen.ep, plan.etp) : 0,
              microbatch_axes_number(plan, cp_method, plan.schedule) + number(kind),
-             recompute_number(seen), experts ? block_axes[4] : 0,
+             recompute_number(seen.recompute), seen.experts ? block_axes[4] : 0,
              is_wide || kind == BlockKind::kHead || kind == BlockKind::kMtp ? block_axes[5]
              : fuses_weight_gradients(job, plan)                            ? 0
                                                                             : 1},

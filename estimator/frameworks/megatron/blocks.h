@@ -124,6 +124,11 @@ inline constexpr std::string_view kComputedAgain =
 // into its buckets.
 bool accumulates_beside(const Job& job, const Plan& plan);
 
+std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
+// Of the local layer spec.
+std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind);
+SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind kind);
+
 // Weight gradients of `count` linear layers of these elements in the parameters' dtype, where they
 // are not added into the main gradient by the products themselves (gradient_accumulation_fusion
 // off); else the first of its shape makes a dummy of its size, a row of the state.

@@ -1,9 +1,11 @@
 // Ends of the pipeline under Megatron: embedding, multi-token-prediction projection, final norm,
 // head and loss; and the table that puts the blocks together. Letters in block_rows.h.
+#include <algorithm>
 #include <utility>
 
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/pieces/seen_by_layer.h"
 
 namespace shardplan {
 namespace {
@@ -220,6 +222,23 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
     add_head(block);
   }
   return std::move(rows.rows);
+}
+
+// The all-to-all exchanges as many rows whatever their number of ranks; what counts is whether
+// there are several, and whether a rank has several experts to sort them by; how many, where they
+// take turns or each pads its rows. The local layers share a norm in front of either kind of FFN.
+SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind kind) {
+  const FrameworkProfile& profile = job.profile;
+  const bool is_local = profile.memory_model == MemoryModel::kMegatronLocal;
+  SeenByBlock seen =
+      seen_by_layer(job, plan, kind, separate_norms(job, is_mixture(job, kind)), is_local);
+  const bool sees_number = is_local || profile.moe_dispatcher != MoeDispatcher::kAllToAll ||
+                           plan.precision == Precision::kFp8 || !profile.moe_grouped_gemm ||
+                           !fuses_weight_gradients(job, plan);
+  if (!sees_number && plan.ep < job.model.moe.num_experts) {
+    seen.ep = std::min<std::int64_t>(seen.ep, 2);
+  }
+  return seen;
 }
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "estimator/frameworks/native/blocks.h"
+#include "estimator/frameworks/pieces/seen_by_layer.h"
 
 namespace shardplan {
 
@@ -147,6 +148,10 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
       break;
   }
   return std::move(block.rows.rows);
+}
+
+SeenByBlock seen_by_native_block(const Job& job, const Plan& plan, BlockKind kind) {
+  return seen_by_layer(job, plan, kind, {}, false);
 }
 
 }  // namespace shardplan

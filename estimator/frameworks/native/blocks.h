@@ -76,4 +76,7 @@ void add_native_attention(NativeBlock& block);
 void add_native_dense_ffn(NativeBlock& block);
 void add_native_moe(NativeBlock& block);
 
+std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
+SeenByBlock seen_by_native_block(const Job& job, const Plan& plan, BlockKind kind);
+
 }  // namespace shardplan

@@ -530,4 +530,10 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
   return std::move(block.rows.rows);
 }
 
+bool has_torchtitan_block(const Job& job, BlockKind kind) {
+  const bool has_both = job.model.has_dense_layers() && job.model.has_moe_layers();
+  return kind == BlockKind::kFirstLayer || kind == BlockKind::kLastLayer ||
+         (kind == BlockKind::kFirstMoeLayer && has_both);
+}
+
 }  // namespace shardplan

@@ -180,4 +180,8 @@ StageState torchtitan_state(const Job& job, const Plan& plan, const StageLayout&
                             const StageTensors& tensors, std::optional<std::int64_t> data_rank);
 SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
+std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind);
+// Ends of chunks, and mixtures behind a layer without one, are kinds of their own.
+bool has_torchtitan_block(const Job& job, BlockKind kind);
+
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/estimate.h"
@@ -242,15 +243,16 @@ TEST_CASE(
     for (std::int64_t at = 0; at < kNumBlockKinds; ++at) {
       const BlockKind kind = static_cast<BlockKind>(at);
       Plan seen = drawn.plan;
-      seen.recompute = recompute_seen_by(drawn.job, kind, drawn.plan.recompute);
+      const SeenByBlock by_block = seen_by_block(drawn.job, drawn.plan, kind);
+      seen.recompute = by_block.recompute;
       same += seen.recompute == drawn.plan.recompute ? 0 : 1;
       const BlockMemory whole = block_memory(drawn.job, drawn.plan, kind);
-      seen.ep = ep_seen_by(drawn.job, drawn.plan, kind);
-      fewer_ranks += sees_experts(drawn.job, kind) && seen.ep < drawn.plan.ep ? 1 : 0;
-      if (!sees_cp_method(drawn.job, kind)) {
+      seen.ep = by_block.ep;
+      fewer_ranks += by_block.experts && seen.ep < drawn.plan.ep ? 1 : 0;
+      if (!by_block.cp_method) {
         seen.cp_method = CpMethod::kRing;
       }
-      if (!sees_experts(drawn.job, kind)) {
+      if (!by_block.experts) {
         seen.etp = 1;
         seen.moe_buffer_factor = 1;
       }

@@ -1,5 +1,6 @@
 // Weights in fp8, counted by hand: by recipe and GPU, beside bf16 ones and alone.
 #include "estimator/frameworks/megatron/fp8_weights.h"
+#include "estimator/frameworks/megatron/blocks.h"
 
 #include <doctest/doctest.h>
 

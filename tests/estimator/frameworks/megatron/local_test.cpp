@@ -5,6 +5,7 @@
 #include <string>
 
 #include "data/read/library.h"
+#include "estimator/answer/blocks.h"
 #include "estimator/estimate.h"
 #include "estimator/ledger/block_memory.h"
 

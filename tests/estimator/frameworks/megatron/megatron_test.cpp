@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "data/read/library.h"
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/stage_memory.h"
 
 namespace shardplan {

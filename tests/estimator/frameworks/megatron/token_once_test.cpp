@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "data/read/library.h"
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"

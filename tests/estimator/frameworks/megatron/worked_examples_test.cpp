@@ -8,6 +8,7 @@
 #include <string>
 
 #include "data/read/library.h"
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/estimate.h"
 
