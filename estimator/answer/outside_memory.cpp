@@ -7,9 +7,9 @@
 namespace shardplan {
 namespace {
 
-class OutsideRows : public OutsidePieces {
+class OutsideRows : public OutsideParts {
  public:
-  void add(const OutsidePiece& piece) override {
+  void add(const OutsidePart& piece) override {
     rows.push_back({.component = piece.component,
                     .name = std::string(piece.prefix) + std::string(piece.name),
                     .elements = piece.bytes,

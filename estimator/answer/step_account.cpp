@@ -36,7 +36,7 @@ class AccountWriter {
   }
 
   // `count` times a block.
-  void add_pieces(const TimedRun& run, std::int64_t count) {
+  void add_pieces(const TimedBlocks& run, std::int64_t count) {
     const double n = static_cast<double>(count);
     for (const TimedPiece& piece : *run.pieces) {
       const AccountRow row = {.kind = std::string(name_of(piece.kind)),
@@ -57,7 +57,7 @@ class AccountWriter {
     }
   }
 
-  void add_replay_and_host(const TimedRun& run, std::int64_t count, std::int64_t replayed) {
+  void add_replay_and_host(const TimedBlocks& run, std::int64_t count, std::int64_t replayed) {
     const BlockTime& time = *run.time;
     const bool is_measured = std::ranges::all_of(*run.pieces, &TimedPiece::is_measured);
     add({.kind = "replay",
@@ -119,7 +119,7 @@ StepAccount step_account(const Job& job, const Plan& plan) {
   std::int64_t backward_sends = 0;
   for (std::size_t kind = 0; kind < chunks.size(); ++kind) {
     const std::int64_t times = m * chunks[kind];
-    for (const TimedRun& run : parts.blocks_of(parts.layout.chunks[kind])) {
+    for (const TimedBlocks& run : parts.blocks_of(parts.layout.chunks[kind])) {
       if (times > 0) {
         writer.add_pieces(run, times * run.count);
         writer.add_replay_and_host(run, times * run.count, times * run.replayed);

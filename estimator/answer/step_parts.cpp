@@ -44,8 +44,8 @@ StepParts::StepParts(const Job& of_job, const Plan& of_plan)
   }
 }
 
-std::vector<TimedRun> StepParts::blocks_of(const ChunkKind& chunk) const {
-  std::vector<TimedRun> runs;
+std::vector<TimedBlocks> StepParts::blocks_of(const ChunkKind& chunk) const {
+  std::vector<TimedBlocks> runs;
   if (chunk.is_first) {
     runs.push_back(
         {.name = "embedding", .count = 1, .time = &times.embedding, .pieces = &pieces.embedding});

@@ -13,7 +13,7 @@ namespace shardplan {
 
 // `count` equal blocks of a chunk, one after the other in forward; backward runs the other way.
 // Their recomputation is that of the blocks that the plan replays.
-struct TimedRun {
+struct TimedBlocks {
   std::string name = {};  // "expert layer", "embedding"
   std::int64_t count = 0;
   std::int64_t replayed = 0;                        // of the count
@@ -46,7 +46,7 @@ class StepParts {
   StepTime step;                       // estimate_step_time
 
   // In forward order: embedding, layers by kind, head, prediction modules.
-  std::vector<TimedRun> blocks_of(const ChunkKind& chunk) const;
+  std::vector<TimedBlocks> blocks_of(const ChunkKind& chunk) const;
   StageUpdate after_pipeline(std::int64_t pp_rank) const;
 
  private:

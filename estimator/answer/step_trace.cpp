@@ -53,11 +53,11 @@ class StageWriter {
     action_ = &action;
     now_s_ = timed.start_s;
     const std::size_t whole = begin(0, name_of(action, parts_.shape.vpp), 1);
-    std::vector<TimedRun> runs = parts_.blocks_of(parts_.layout.chunks[kind]);
+    std::vector<TimedBlocks> runs = parts_.blocks_of(parts_.layout.chunks[kind]);
     if (action.kind != ActionKind::kForward) {
       std::ranges::reverse(runs);
     }
-    for (const TimedRun& run : runs) { write_run(run); }
+    for (const TimedBlocks& run : runs) { write_run(run); }
     if (action.kind == ActionKind::kForward) {
       leaf(TraceLane::kSends, "send to the next stage", work.forward_send_s, 0);
     } else if (action.kind != ActionKind::kBackwardWeight) {
@@ -122,7 +122,7 @@ class StageWriter {
     }
   }
 
-  void write_run(const TimedRun& run) {
+  void write_run(const TimedBlocks& run) {
     const double n = static_cast<double>(run.count);
     const double replayed = static_cast<double>(run.replayed);
     const ActionKind kind = action_->kind;
@@ -159,7 +159,7 @@ class StageWriter {
   }
 
   template <class Seconds>
-  void write_backward(const TimedRun& run, const Seconds& seconds, const char* suffix) {
+  void write_backward(const TimedBlocks& run, const Seconds& seconds, const char* suffix) {
     const double n = static_cast<double>(run.count);
     for (std::size_t i = run.pieces->size(); i-- > 0;) {
       const TimedPiece& piece = (*run.pieces)[i];
@@ -197,7 +197,9 @@ std::int64_t spans_of_action(const StepParts& parts) {
   std::int64_t most = 0;
   for (const ChunkKind& chunk : parts.layout.chunks) {
     std::int64_t spans = 2;
-    for (const TimedRun& run : parts.blocks_of(chunk)) { spans += 4 + 2 * std::ssize(*run.pieces); }
+    for (const TimedBlocks& run : parts.blocks_of(chunk)) {
+      spans += 4 + 2 * std::ssize(*run.pieces);
+    }
     most = std::max(most, spans);
   }
   return most;

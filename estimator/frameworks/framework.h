@@ -71,7 +71,7 @@ struct Framework {
 
   // What the driver counts beside the allocator's segments, of one rank of a stage.
   void (*add_outside)(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                      OutsidePieces& pieces) = nullptr;
+                      OutsideParts& parts) = nullptr;
 
   // A closed formula in place of rows. What it says to fit is a share of the nominal capacity.
   MemoryEstimate (*formula)(const Job& job, const Plan& plan) = nullptr;

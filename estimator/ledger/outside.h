@@ -9,7 +9,7 @@
 namespace shardplan {
 
 // What a row says, without allocating; its name is prefix and name.
-struct OutsidePiece {
+struct OutsidePart {
   Component component = Component::kCommunication;
   std::string_view prefix = {};
   std::string_view name = {};
@@ -19,15 +19,15 @@ struct OutsidePiece {
 };
 
 // Takes the pieces of one rank: for the rows of an estimate, or for their sum alone.
-class OutsidePieces {
+class OutsideParts {
  public:
-  virtual ~OutsidePieces() = default;
-  virtual void add(const OutsidePiece& piece) = 0;
+  virtual ~OutsideParts() = default;
+  virtual void add(const OutsidePart& piece) = 0;
 };
 
-class OutsideSum : public OutsidePieces {
+class OutsideSum : public OutsideParts {
  public:
-  void add(const OutsidePiece& piece) override { bytes_ += piece.bytes; }
+  void add(const OutsidePart& piece) override { bytes_ += piece.bytes; }
   std::int64_t bytes() const { return bytes_; }
 
  private:

@@ -23,7 +23,7 @@ bool rounds_gradient_again(const BlockContext& context) {
 // fp8: before every product it reads both factors for their largest value and again to round them;
 // the weight once for all pieces of tokens, the output's gradient once for two products that take
 // it as a whole (validator/lower/fp8.cpp).
-BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer) {
+BlockTime fp8_rounding(const BlockContext& context, const ProductShape& layer) {
   const GpuSpec& gpu = context.gpu();
   const double input = number(layer.count * layer.m * layer.k);
   const double gradient = number(layer.count * layer.m * layer.n);

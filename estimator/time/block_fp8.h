@@ -6,6 +6,6 @@
 namespace shardplan {
 
 // Of `count` linear layers [m, k] -> [m, n], without their products.
-BlockTime fp8_rounding(const BlockContext& context, const GemmShape& layer);
+BlockTime fp8_rounding(const BlockContext& context, const ProductShape& layer);
 
 }  // namespace shardplan

@@ -172,7 +172,8 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   // In one launch, or one after the other.
   const bool grouped = context.job.profile.moe_grouped_gemm;
   const auto add_products = [&](std::int64_t n, std::int64_t k) {
-    const GemmShape shape = {.m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
+    const ProductShape shape = {
+        .m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
     const BlockTime products =
         linear(context, shape, plan.precision,
                {.products = grouped ? 1 : experts, .gradients = grouped ? 1 : experts});

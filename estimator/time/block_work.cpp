@@ -16,7 +16,7 @@
 namespace shardplan {
 namespace {
 
-void note_product(const BlockContext& context, const GemmShape& shape, Precision precision,
+void note_product(const BlockContext& context, const ProductShape& shape, Precision precision,
                   const BlockTime& time) {
   note(context, PieceKind::kProduct, time);
   if (context.log != nullptr) {
@@ -132,7 +132,7 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 // [rows, in]. With fusion it runs slower, as it adds to the accumulator: at a measured rate, or at
 // a share of the product's; without, the weight gradient is written in the element type and added
 // by a kernel of its own. The trainer's experts have kernels of their own.
-BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
+BlockTime linear(const BlockContext& context, const ProductShape& forward, Precision precision,
                  Repeats repeats) {
   const GpuSpec& gpu = context.gpu();
   const std::int64_t times = repeats.products;
@@ -147,7 +147,7 @@ BlockTime linear(const BlockContext& context, const GemmShape& forward, Precisio
   const bool is_blockwise =
       precision == Precision::kFp8 && profile.fp8_recipe == Fp8Recipe::kBlockwise;
   const double share = is_blockwise ? kBlockwiseShare.value : 1;
-  const auto product_s = [&](const GemmShape& shape) {
+  const auto product_s = [&](const ProductShape& shape) {
     if (own_experts) {
       return grouped_gemm_s(gpu, shape, rows);
     }

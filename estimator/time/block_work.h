@@ -82,7 +82,7 @@ struct Repeats {
 
 // `count` linear layers of [rows, in] -> [rows, out]: forward, input gradient, weight gradient and
 // its accumulation, fp8 casts.
-BlockTime linear(const BlockContext& context, const GemmShape& forward, Precision precision,
+BlockTime linear(const BlockContext& context, const ProductShape& forward, Precision precision,
                  Repeats repeats = {});
 
 // Memory-bound kernels over so many elements.

@@ -26,7 +26,7 @@ constexpr std::array<Tile, 4> kTiles = {{{.rows = 128, .columns = 256, .rate = 1
 
 // Whole waves of tiles over the SMs, each as long as its k plus prologue; the best tile counts. A
 // product that fills a wave badly pays for the whole wave.
-double tiled_gemm_s(const GpuSpec& gpu, double flops_per_s, const GemmShape& shape) {
+double tiled_gemm_s(const GpuSpec& gpu, double flops_per_s, const ProductShape& shape) {
   const std::int64_t sms = std::max<std::int64_t>(1, gpu.num_sms);
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
@@ -104,7 +104,7 @@ const GemmGrid* measured_products(const GpuSpec& gpu, Precision precision) {
 }
 
 // Products of one launch fill the GPU together, so their rows count together.
-double measured_gemm_s(const GemmGrid& grid, const GemmShape& shape) {
+double measured_gemm_s(const GemmGrid& grid, const ProductShape& shape) {
   const double m = static_cast<double>(shape.m) * static_cast<double>(shape.count);
   const double n = static_cast<double>(shape.n);
   const double k = static_cast<double>(shape.k);
@@ -239,7 +239,7 @@ double peak_flops_per_s(const GpuSpec& gpu, Precision precision) {
   throw std::logic_error("peak_flops_per_s: unknown precision");
 }
 
-double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
+double gemm_s(const GpuSpec& gpu, Precision precision, const ProductShape& shape) {
   if (shape.m == 0 || shape.n == 0 || shape.k == 0 || shape.count == 0) {
     return 0;
   }
@@ -263,7 +263,7 @@ bool measures_grouped(const GpuSpec& gpu) {
   return gpu.times && !gpu.times->grouped.forward.empty();
 }
 
-double grouped_gemm_s(const GpuSpec& gpu, const GemmShape& shape, std::int64_t rows) {
+double grouped_gemm_s(const GpuSpec& gpu, const ProductShape& shape, std::int64_t rows) {
   const GroupedRates& rates = gpu.times->grouped;
   const std::vector<CurvePoint>& curve = shape.pass == GemmPass::kForward ? rates.forward
                                          : shape.pass == GemmPass::kInputGradient

@@ -17,7 +17,7 @@ double peak_flops_per_s(const GpuSpec& gpu, Precision precision);
 enum class GemmPass { kForward, kInputGradient, kWeightGradient, kAccumulated };
 
 // `count` independent products [m, k] x [k, n], one launch.
-struct GemmShape {
+struct ProductShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
@@ -31,14 +31,14 @@ struct GemmShape {
 };
 // bf16, fp16 and fp8 from measured rates where there are some: between the sizes along straight
 // lines of logarithms; a side shorter than any measured takes as long as the shortest.
-double gemm_s(const GpuSpec& gpu, Precision precision, const GemmShape& shape);
+double gemm_s(const GpuSpec& gpu, Precision precision, const ProductShape& shape);
 
 // Rates of kAccumulated were measured.
 bool measures_accumulation(const GpuSpec& gpu, Precision precision);
 
 // `count` products of `rows` rows in one launch of the trainer's own kernels; needs measured rates.
 bool measures_grouped(const GpuSpec& gpu);
-double grouped_gemm_s(const GpuSpec& gpu, const GemmShape& shape, std::int64_t rows);
+double grouped_gemm_s(const GpuSpec& gpu, const ProductShape& shape, std::int64_t rows);
 
 // Queries of a tile, of FlashAttention 2 and 3, cuDNN and ours.
 inline constexpr double kAttentionTileRows = 128;

@@ -11,7 +11,7 @@ namespace shardplan {
 class ProductMemo {
  public:
   // As gemm_s.
-  double seconds(const GpuSpec& gpu, Precision precision, const GemmShape& shape) {
+  double seconds(const GpuSpec& gpu, Precision precision, const ProductShape& shape) {
     const std::int64_t kind =
         16 * static_cast<std::int64_t>(precision) + static_cast<std::int64_t>(shape.pass);
     return known_

@@ -77,9 +77,9 @@ std::string not_divisible(std::string_view name, std::int64_t number, std::strin
          std::string(divisor_name) + ": " + divisors_text(number);
 }
 
-std::string product_text(std::initializer_list<Factor> factors) {
+std::string product_text(std::initializer_list<NamedFactor> factors) {
   std::string product;
-  for (const Factor& factor : factors) {
+  for (const NamedFactor& factor : factors) {
     append_item(product, " * ", std::string(factor.name) + " " + number_text(factor.size));
   }
   return product;
@@ -98,17 +98,17 @@ std::string rank_order_text(const RankOrder& order) {
 }
 
 std::string explain_sizes_positive(const Job& job, const Plan& plan) {
-  const std::array<Factor, 10> sizes = {{{"tp", plan.tp},
-                                         {"cp", plan.cp},
-                                         {"ep", plan.ep},
-                                         {"etp", plan.etp},
-                                         {"pp", plan.pp},
-                                         {"vpp", plan.vpp},
-                                         {"dp_replicate", plan.dp_replicate},
-                                         {"micro_batch", plan.micro_batch},
-                                         {"sequence_length", job.sequence_length},
-                                         {"global_batch", job.global_batch}}};
-  for (const Factor& size : sizes) {
+  const std::array<NamedFactor, 10> sizes = {{{"tp", plan.tp},
+                                              {"cp", plan.cp},
+                                              {"ep", plan.ep},
+                                              {"etp", plan.etp},
+                                              {"pp", plan.pp},
+                                              {"vpp", plan.vpp},
+                                              {"dp_replicate", plan.dp_replicate},
+                                              {"micro_batch", plan.micro_batch},
+                                              {"sequence_length", job.sequence_length},
+                                              {"global_batch", job.global_batch}}};
+  for (const NamedFactor& size : sizes) {
     if (size.size < 1) {
       return std::string(size.name) + " " + number_text(size.size) +
              " is not positive; valid: 1 or more";

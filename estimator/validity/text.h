@@ -24,11 +24,11 @@ std::string not_divisible(std::string_view name, std::int64_t number, std::strin
                           std::int64_t divisor);
 
 // "tp 3 * cp 1 * pp 1", without computing a product that could overflow.
-struct Factor {
+struct NamedFactor {
   std::string_view name;
   std::int64_t size = 1;
 };
-std::string product_text(std::initializer_list<Factor> factors);
+std::string product_text(std::initializer_list<NamedFactor> factors);
 
 // "schedule zbv is not modelled for megatron core_v0.16.1; modelled: none, 1f1b"
 std::string not_modelled(const Job& job, std::string_view field, std::string_view found,

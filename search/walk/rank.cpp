@@ -24,7 +24,7 @@ bool Best::admits_any(const Candidate& candidate) const {
 }
 
 bool Best::admits(const Candidate& candidate) const {
-  if (repeats_ == Repeats::kOnePerFamily) {
+  if (repeats_ == KeptPlans::kOnePerFamily) {
     const auto same = std::ranges::find(candidates_, candidate.family, &Candidate::family);
     if (same != candidates_.end()) {
       return is_better(candidate, *same);
@@ -37,7 +37,7 @@ void Best::offer(const Candidate& candidate) {
   if (!admits(candidate)) {
     return;
   }
-  if (repeats_ == Repeats::kOnePerFamily) {
+  if (repeats_ == KeptPlans::kOnePerFamily) {
     std::erase_if(candidates_,
                   [&](const Candidate& kept) { return kept.family == candidate.family; });
   }

@@ -28,13 +28,13 @@ struct Candidate {
 // Faster first; then less memory; then the earlier plan. No two candidates of a space are equal.
 bool is_better(const Candidate& one, const Candidate& other);
 
-enum class Repeats { kAll, kOnePerFamily };
+enum class KeptPlans { kAll, kOnePerFamily };
 
 // The best `capacity` of all candidates offered, best first; or those of the best families, each
 // with its best candidate.
 class Best {
  public:
-  explicit Best(std::int64_t capacity, Repeats repeats = Repeats::kAll)
+  explicit Best(std::int64_t capacity, KeptPlans repeats = KeptPlans::kAll)
       : capacity_(capacity), repeats_(repeats) {}
   // Whether a candidate would be kept.
   bool admits(const Candidate& candidate) const;
@@ -45,7 +45,7 @@ class Best {
 
  private:
   std::int64_t capacity_;
-  Repeats repeats_;
+  KeptPlans repeats_;
   std::vector<Candidate> candidates_;
 };
 

@@ -39,7 +39,7 @@ std::optional<Candidate> smaller(const std::optional<Candidate>& one,
 }
 
 Best empty_top(const WalkTask& task) {
-  return Best(task.num_kept(), task.options.distinct ? Repeats::kOnePerFamily : Repeats::kAll);
+  return Best(task.num_kept(), task.options.distinct ? KeptPlans::kOnePerFamily : KeptPlans::kAll);
 }
 
 // One thread's tools, and the branch that it is in.

@@ -134,9 +134,9 @@ std::optional<std::string> why_not_run(const Case& question) {
   return std::nullopt;
 }
 
-RankRun rank_run_of(const RunRequest& request, std::int64_t rank) {
+RankTask rank_run_of(const RunRequest& request, std::int64_t rank) {
   const Case question = case_of(request.plan);
-  RankRun run;
+  RankTask run;
   run.program = lower(question.job, question.plan, rank, {});
   run.model = question.job.model;
   run.batch = uniform_batch(question.job, request.seed);

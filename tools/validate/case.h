@@ -47,7 +47,7 @@ Case case_of(const std::string& plan_text);
 std::optional<std::string> why_not_run(const Case& question);
 
 // For workers: the program of the rank, the model and the batch.
-RankRun rank_run_of(const RunRequest& request, std::int64_t rank);
+RankTask rank_run_of(const RunRequest& request, std::int64_t rank);
 
 // Mean loss and norm of the gradients of every measured step as the host backend computes them, all
 // ranks in this process.

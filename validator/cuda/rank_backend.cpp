@@ -60,7 +60,7 @@ Failure echo(ProcessState process) {
 // One plan on one GPU.
 class CudaRun {
  public:
-  CudaRun(const RankRun& run, Progress& progress, RunStore& store, int device,
+  CudaRun(const RankTask& run, Progress& progress, RunStore& store, int device,
           std::int64_t context_bytes)
       : run_(run), progress_(progress), store_(store), device_(device) {
     result_.memory.context = context_bytes;
@@ -302,7 +302,7 @@ class CudaRun {
                           memory.communicators;
   }
 
-  const RankRun& run_;
+  const RankTask& run_;
   Progress& progress_;
   RunStore& store_;
   int device_;
@@ -317,7 +317,7 @@ class CudaRankBackend : public RankBackend {
  public:
   explicit CudaRankBackend(std::int64_t local_rank) : device_(static_cast<int>(local_rank)) {}
 
-  RankResult run(const RankRun& run, Progress& progress, RunStore& store) override {
+  RankResult run(const RankTask& run, Progress& progress, RunStore& store) override {
     progress.enter(RunPhase::kContext);
     if (!context_bytes_) {
       check_device();

@@ -18,7 +18,7 @@ std::int64_t arena_bytes(const Program& program) {
 }
 
 // What is free is the limit, where that is what they exceed; of the host's own nobody knows.
-[[noreturn]] void fail_without_memory(const RankRun& run,
+[[noreturn]] void fail_without_memory(const RankTask& run,
                                       const std::optional<std::int64_t>& free_bytes) {
   throw RunFailure(
       {.status = RunStatus::kOom,
@@ -30,7 +30,7 @@ std::int64_t arena_bytes(const Program& program) {
 
 // Two arenas, or nothing where the host has no memory for them. `begins_s` gets the clock's reading
 // before every operation.
-std::unique_ptr<HostBackend<double>> commit(const RankRun& run, HostExchange<double>& exchange,
+std::unique_ptr<HostBackend<double>> commit(const RankTask& run, HostExchange<double>& exchange,
                                             Progress& progress, std::vector<double>& begins_s) {
   try {
     return std::make_unique<HostBackend<double>>(
@@ -53,7 +53,7 @@ OperationTimes times_of(const std::vector<double>& begins_s, double met_s, doubl
   return times;
 }
 
-RankMemory memory_of(const RankRun& run) {
+RankMemory memory_of(const RankTask& run) {
   RankMemory memory;
   memory.persistent_arena = run.program.persistent_bytes;
   memory.dynamic_arena = run.program.dynamic_bytes;
@@ -64,7 +64,7 @@ RankMemory memory_of(const RankRun& run) {
 
 }  // namespace
 
-RankResult HostRankBackend::run(const RankRun& run, Progress& progress, RunStore& store) {
+RankResult HostRankBackend::run(const RankTask& run, Progress& progress, RunStore& store) {
   progress.enter(RunPhase::kCommit);
   HostStoreExchange<double> others(store);
   NoExchange<double> nobody;

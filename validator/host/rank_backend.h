@@ -9,7 +9,7 @@ namespace shardplan {
 class HostRankBackend : public RankBackend {
  public:
   // The memory limit counts the program's bytes, not the host's: kHostBytesPerByte as many.
-  RankResult run(const RankRun& run, Progress& progress, RunStore& store) override;
+  RankResult run(const RankTask& run, Progress& progress, RunStore& store) override;
 };
 
 }  // namespace shardplan

@@ -156,7 +156,7 @@ View output_gradient(Lowering& l) {
 PendingWeights& begin_pending(Lowering& l, const ChunkWeights& w, const InFlight& flight) {
   PendingWeights& pending = l.pending_weights[{l.chunk, l.microbatch}];
   pending.inputs = flight.inputs;
-  pending.slot = l.builder.take_slot(Ring::kPending);
+  pending.slot = l.builder.take_slot(SlotRing::kPending);
   pending.first_layer = w.chunk.first_layer;
   if (!w.chunk.has_embedding) {
     pending.input_gradient =
@@ -170,8 +170,8 @@ PendingWeights& begin_pending(Lowering& l, const ChunkWeights& w, const InFlight
 void chunk_forward(Lowering& l, std::int64_t chunk, std::int64_t microbatch) {
   ChunkWeights& w = l.chunks[static_cast<std::size_t>(chunk)];
   const FrameScope scope(l.builder);
-  InFlight flight{.slot = l.builder.take_slot(Ring::kSaved)};
-  flight.inputs = l.splits_backward() ? l.builder.take_slot(Ring::kInputs) : flight.slot;
+  InFlight flight{.slot = l.builder.take_slot(SlotRing::kSaved)};
+  flight.inputs = l.splits_backward() ? l.builder.take_slot(SlotRing::kInputs) : flight.slot;
   begin(l, "forward", chunk, microbatch, flight.slot);
   const View last = chunk_output(l, w);
   View x = chunk_input(l, w, flight);

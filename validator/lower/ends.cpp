@@ -46,7 +46,7 @@ LossBuffers rows_of(const LossBuffers& b, std::int64_t rows, std::int64_t shards
 }
 
 // Loss and gradient of some tokens: x their rows [n,h], dx where their gradient goes.
-void loss_of_chunk(Lowering& l, const Weight& head, const LossBuffers& b, const View& x,
+void loss_of_chunk(Lowering& l, const PlacedWeight& head, const LossBuffers& b, const View& x,
                    const View& dx, const View& targets) {
   const double scale =
       1.0 / (static_cast<double>(l.job.global_batch) * static_cast<double>(l.job.sequence_length));

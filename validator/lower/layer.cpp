@@ -55,7 +55,7 @@ void ffn_activation(Lowering& l, const LayerWeights& w, const LayerActivations& 
 }
 
 // What norm's output was, unless it is kept.
-View normed_again(Lowering& l, const View& normed, const View& x, const Weight& w,
+View normed_again(Lowering& l, const View& normed, const View& x, const PlacedWeight& w,
                   const std::string& label) {
   if (normed.present()) {
     return normed;
@@ -70,8 +70,8 @@ View normed_again(Lowering& l, const View& normed, const View& x, const Weight& 
 // The gradients of a linear layer behind a norm: of its weight, and through the norm into dx, which
 // becomes `out`.
 struct NormedLinear {
-  Weight norm;
-  Weight weight;
+  PlacedWeight norm;
+  PlacedWeight weight;
   View x;
   View rstd;
   View normed;

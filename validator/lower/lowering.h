@@ -29,10 +29,11 @@ void in_fp8_weight_gradient(const Lowering& l, Operation& product);
 void place_fp8_operands(Lowering& l);
 
 // Linear layers on row-major [tokens, features] matrices and [outputs, inputs] weights.
-void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label);
-void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const Weight& w,
+void linear(Lowering& l, const View& y, const View& x, const PlacedWeight& w,
+            const std::string& label);
+void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const PlacedWeight& w,
                            const std::string& label);
-void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
+void linear_weight_gradient(Lowering& l, const PlacedWeight& w, const View& dy, const View& x,
                             const std::string& label);
 
 // One side of a weight gradient: this rank's rows, and those of all tp ranks if they are gathered
@@ -45,7 +46,7 @@ struct Operand {
 // Runs work on weight gradients at once, or in the microbatch's weight action.
 void at_weight_gradients(Lowering& l, std::function<void(Lowering&)> work);
 // The gradient of a weight: at once, or by the microbatch's weight action.
-void weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
+void weight_gradient(Lowering& l, const PlacedWeight& w, const Operand& dy, const Operand& x,
                      const std::string& label);
 // What a weight gradient reads and backward writes: on the frame, or kept for the weight action.
 View for_weight_gradient(Lowering& l, const TensorSpec& spec);
@@ -70,9 +71,9 @@ void place_token_cells(Lowering& l);
 enum class GatheredFor { kProduct, kWeightGradient };
 // linear() and linear_input_gradient() piece by piece: of rows that are gathered, or that are
 // summed over tp.
-void linear_in_pieces(Lowering& l, const View& y, const View& x, const Weight& w,
+void linear_in_pieces(Lowering& l, const View& y, const View& x, const PlacedWeight& w,
                       const std::string& label);
-void input_gradient_in_pieces(Lowering& l, const View& dx, const View& dy, const Weight& w,
+void input_gradient_in_pieces(Lowering& l, const View& dx, const View& dy, const PlacedWeight& w,
                               const std::string& label);
 // Rows of all tp ranks under sequence parallelism, until the next ones take their cell; else x.
 View gathered(Lowering& l, const View& x, const std::string& label,
@@ -94,12 +95,12 @@ void write_reduced(Lowering& l, const View& out, const std::string& label, const
 }
 
 // These go piece by piece, too.
-void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
+void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const PlacedWeight& w,
               const std::string& label);
 void add_rows(Lowering& l, const View& out, const View& x, const View& y, const std::string& label);
 // out = dx + gradient through the norm; out may be dx.
 void rms_norm_backward(Lowering& l, const View& out, const View& dx, const View& dy, const View& x,
-                       const View& rstd, const Weight& w, const std::string& label);
+                       const View& rstd, const PlacedWeight& w, const std::string& label);
 
 // Where the activations of a layer lie, by its index in the model: in the slot what it keeps for
 // its backward (under selective recompute some is absent), or all of it on the frame.

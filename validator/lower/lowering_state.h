@@ -43,7 +43,7 @@ struct LocalSizes {
 };
 
 // A parameter and its gradient, both [outputs, inputs] (norms [1, hidden]) in their flat buffers.
-struct Weight {
+struct PlacedWeight {
   View weight = {};
   View gradient = {};
 };
@@ -55,15 +55,15 @@ using Unit = std::vector<std::size_t>;
 struct LayerWeights {
   std::int64_t layer = 0;
   Unit unit = {};
-  Weight attention_norm = {};
-  Weight qkv = {};  // q, k, v rows one after the other
-  Weight projection = {};
-  Weight ffn_norm = {};
-  Weight gate_up = {};  // gate rows, then up rows; with experts: of the shared ones, if any
-  Weight down = {};
-  Weight router = {};
-  Weight expert_gate_up = {};  // expert by expert: gate rows, then up rows
-  Weight expert_down = {};     // expert by expert
+  PlacedWeight attention_norm = {};
+  PlacedWeight qkv = {};  // q, k, v rows one after the other
+  PlacedWeight projection = {};
+  PlacedWeight ffn_norm = {};
+  PlacedWeight gate_up = {};  // gate rows, then up rows; with experts: of the shared ones, if any
+  PlacedWeight down = {};
+  PlacedWeight router = {};
+  PlacedWeight expert_gate_up = {};  // expert by expert: gate rows, then up rows
+  PlacedWeight expert_down = {};     // expert by expert
 };
 
 // Groups of one kind of parameters, into Program::groups; -1: this rank alone.
@@ -75,7 +75,7 @@ struct DataGroups {
 
 // A parameter of a flat buffer, in elements.
 struct FlatParameter {
-  Weight* weight = nullptr;
+  PlacedWeight* weight = nullptr;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
@@ -130,9 +130,9 @@ struct ChunkWeights {
   ModelChunk chunk = {};
   Unit embedding_unit = {};
   Unit head_unit = {};  // head and final norm
-  Weight embedding = {};
-  Weight head = {};
-  Weight final_norm = {};
+  PlacedWeight embedding = {};
+  PlacedWeight head = {};
+  PlacedWeight final_norm = {};
   std::vector<LayerWeights> layers = {};
   std::vector<FlatBuffer> buffers = {};
 };

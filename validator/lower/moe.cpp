@@ -123,7 +123,7 @@ void grouped(Lowering& l, const View& y, const View& x, const View& weight, cons
        label);
 }
 
-void grouped_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
+void grouped_weight_gradient(Lowering& l, const PlacedWeight& w, const View& dy, const View& x,
                              const View& offsets, const std::string& label) {
   at_weight_gradients(l, [=](Lowering& at) {
     emit(at,

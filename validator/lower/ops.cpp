@@ -33,21 +33,22 @@ bool accumulates(Lowering& l, const View& gradient) {
   return !l.written.insert({gradient.tensor, gradient.offset}).second;
 }
 
-void linear(Lowering& l, const View& y, const View& x, const Weight& w, const std::string& label) {
+void linear(Lowering& l, const View& y, const View& x, const PlacedWeight& w,
+            const std::string& label) {
   Operation product{
       .kind = OpKind::kGemm, .in = {x, w.weight}, .out = {y}, .attributes = {.transpose_b = true}};
   in_fp8_forward(l, product);
   emit(l, std::move(product), label);
 }
 
-void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const Weight& w,
+void linear_input_gradient(Lowering& l, const View& dx, const View& dy, const PlacedWeight& w,
                            const std::string& label) {
   Operation product{.kind = OpKind::kGemm, .in = {dy, w.weight}, .out = {dx}};
   in_fp8_input_gradient(l, product);
   emit(l, std::move(product), label + ".input_gradient");
 }
 
-void linear_weight_gradient(Lowering& l, const Weight& w, const View& dy, const View& x,
+void linear_weight_gradient(Lowering& l, const PlacedWeight& w, const View& dy, const View& x,
                             const std::string& label) {
   Operation product{.kind = OpKind::kGemm,
                     .in = {dy, x},
@@ -65,7 +66,7 @@ View part_of(const View& view, const TokenPiece& piece) {
 
 }  // namespace
 
-void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const Weight& w,
+void rms_norm(Lowering& l, const View& y, const View& rstd, const View& x, const PlacedWeight& w,
               const std::string& label) {
   for (const TokenPiece& piece : token_pieces(l)) {
     const auto part = [&](const View& view) { return part_of(view, piece); };
@@ -87,7 +88,7 @@ void add_rows(Lowering& l, const View& out, const View& x, const View& y,
 }
 
 void rms_norm_backward(Lowering& l, const View& out, const View& dx, const View& dy, const View& x,
-                       const View& rstd, const Weight& w, const std::string& label) {
+                       const View& rstd, const PlacedWeight& w, const std::string& label) {
   for (const TokenPiece& piece : token_pieces(l)) {
     const auto part = [&](const View& view) { return part_of(view, piece); };
     emit(l,

@@ -21,7 +21,7 @@ struct LogicalRows {
 };
 
 struct Parameter {
-  Weight* weight = nullptr;
+  PlacedWeight* weight = nullptr;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   std::vector<LogicalRows> logical = {};
@@ -48,11 +48,11 @@ ParameterPart row_parallel(const Lowering& l, const std::string& logical, std::i
   return part;
 }
 
-Parameter single(Weight& weight, const ParameterPart& part) {
+Parameter single(PlacedWeight& weight, const ParameterPart& part) {
   return {.weight = &weight, .rows = part.rows, .cols = part.cols, .logical = {{.part = part}}};
 }
 
-Parameter stacked(Weight& weight, const std::vector<ParameterPart>& parts) {
+Parameter stacked(PlacedWeight& weight, const std::vector<ParameterPart>& parts) {
   Parameter parameter{.weight = &weight, .cols = parts.front().cols};
   for (const ParameterPart& part : parts) {
     parameter.logical.push_back({.part = part, .row = parameter.rows});
@@ -71,7 +71,7 @@ ParameterPart vocabulary_part(const Lowering& l, const std::string& logical) {
   return part;
 }
 
-Parameter vocabulary(const Lowering& l, Weight& weight, const std::string& logical) {
+Parameter vocabulary(const Lowering& l, PlacedWeight& weight, const std::string& logical) {
   Parameter parameter = single(weight, vocabulary_part(l, logical));
   parameter.rows = l.sizes.vocab_rows;
   return parameter;
@@ -208,7 +208,7 @@ std::span<LayerWeights> layers_of(ChunkWeights& w, const Extent& extent) {
 }
 
 void add_norms(const Lowering& l, ChunkWeights& w, const Extent& extent, Layout& layout) {
-  const auto add_norm = [&](Weight& weight, const std::string& name) {
+  const auto add_norm = [&](PlacedWeight& weight, const std::string& name) {
     layout.add(single(weight, part_of(name, 1, l.sizes.hidden)));
   };
   for (LayerWeights& layer : layers_of(w, extent)) {

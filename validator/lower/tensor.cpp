@@ -31,7 +31,7 @@ std::vector<TokenPiece> token_pieces(const Lowering& l) {
   return pieces;
 }
 
-void linear_in_pieces(Lowering& l, const View& y, const View& x, const Weight& w,
+void linear_in_pieces(Lowering& l, const View& y, const View& x, const PlacedWeight& w,
                       const std::string& label) {
   for (const TokenPiece& piece : token_pieces(l)) {
     linear(l, rows_of(y, piece.token, piece.tokens), rows_of(x, piece.token, piece.tokens), w,
@@ -39,7 +39,7 @@ void linear_in_pieces(Lowering& l, const View& y, const View& x, const Weight& w
   }
 }
 
-void input_gradient_in_pieces(Lowering& l, const View& dx, const View& dy, const Weight& w,
+void input_gradient_in_pieces(Lowering& l, const View& dx, const View& dy, const PlacedWeight& w,
                               const std::string& label) {
   for (const TokenPiece& piece : token_pieces(l)) {
     linear_input_gradient(l, rows_of(dx, piece.token, piece.tokens),

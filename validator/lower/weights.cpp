@@ -15,7 +15,7 @@ View all_rows(Lowering& l, const Operand& side, GatheredFor what) {
   return side.gathered_name.empty() ? side.own : gathered(l, side.own, side.gathered_name, what);
 }
 
-void emit_weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
+void emit_weight_gradient(Lowering& l, const PlacedWeight& w, const Operand& dy, const Operand& x,
                           const std::string& label) {
   const FrameScope scope(l.builder);
   const View all_dy = all_rows(l, dy, GatheredFor::kProduct);
@@ -49,7 +49,7 @@ void at_weight_gradients(Lowering& l, std::function<void(Lowering&)> work) {
   });
 }
 
-void weight_gradient(Lowering& l, const Weight& w, const Operand& dy, const Operand& x,
+void weight_gradient(Lowering& l, const PlacedWeight& w, const Operand& dy, const Operand& x,
                      const std::string& label) {
   if (l.pending == nullptr) {
     emit_weight_gradient(l, w, dy, x, label);

@@ -62,7 +62,7 @@ View ProgramBuilder::push(const TensorSpec& spec) {
   return place(frame_cell(padded_bytes(spec)), spec);
 }
 
-Slot ProgramBuilder::take_slot(Ring ring) {
+Slot ProgramBuilder::take_slot(SlotRing ring) {
   Slots& slots = slots_of(ring);
   const auto free = std::ranges::find(slots.taken, false);
   const std::int64_t index = free - slots.taken.begin();

@@ -24,7 +24,7 @@ struct TensorSpec {
 std::int64_t padded_bytes(const TensorSpec& spec);
 
 // Rings of equal slots in the dynamic arena, by how long a microbatch stays in them.
-enum class Ring {
+enum class SlotRing {
   kSaved,    // from forward to backward
   kInputs,   // from forward to a weight gradient that is an action of its own: inputs of products
   kPending,  // from backward to that weight gradient: gradients of products, inputs written again
@@ -32,7 +32,7 @@ enum class Ring {
 inline constexpr std::int64_t kNumRings = 3;
 
 struct Slot {
-  Ring ring = Ring::kSaved;
+  SlotRing ring = SlotRing::kSaved;
   std::int64_t index = -1;
 };
 
@@ -69,7 +69,7 @@ class ProgramBuilder {
   virtual void pop_to(std::int64_t mark) { frame_bytes_ = mark; }
 
   // The lowest free slot; tensors are placed in it one after the other until it is freed.
-  virtual Slot take_slot(Ring ring);
+  virtual Slot take_slot(SlotRing ring);
   virtual void free_slot(const Slot& slot);
   virtual View keep(const Slot& slot, const TensorSpec& spec);
 
@@ -89,7 +89,7 @@ class ProgramBuilder {
       return static_cast<std::int64_t>(bytes.size()) * largest_bytes;
     }
   };
-  Slots& slots_of(Ring ring) { return rings_[static_cast<std::size_t>(ring)]; }
+  Slots& slots_of(SlotRing ring) { return rings_[static_cast<std::size_t>(ring)]; }
   View add(const TensorSpec& spec, const Cell& cell, Arena arena);
   void resolve_addresses();
   void resolve_lifetimes();

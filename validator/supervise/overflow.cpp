@@ -20,7 +20,7 @@ std::string group_text(const Program& program) {
 
 }  // namespace
 
-void require_rows_fit(const RankRun& run, RunStore& store, std::int64_t step,
+void require_rows_fit(const RankTask& run, RunStore& store, std::int64_t step,
                       const std::optional<double>& needed) {
   if (run.simulated || run.model.moe.num_experts == 0) {
     return;  // what a simulated rank would receive, nobody has sent

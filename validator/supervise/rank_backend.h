@@ -38,7 +38,7 @@ enum class InitialWeights {
   kReference,  // initial_tensors(model, seed): the same numbers for every layout and backend
 };
 
-struct RankRun {
+struct RankTask {
   Program program;  // of this rank
   ModelSpec model;
   std::int64_t world_size = 1;  // ranks of the plan
@@ -66,7 +66,7 @@ class RankBackend {
   //   kNcclError  a communicator failed
   //   kMoeOverflow with the factor that would have been needed; see overflow.h
   //   kCrash      a sticky CUDA error
-  virtual RankResult run(const RankRun& run, Progress& progress, RunStore& store) = 0;
+  virtual RankResult run(const RankTask& run, Progress& progress, RunStore& store) = 0;
 };
 
 }  // namespace shardplan

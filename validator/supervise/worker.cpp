@@ -87,7 +87,7 @@ class Worker {
         faults_, [&](const Fault& each) { return each.run == id && each.rank == rank; });
     Progress progress(page_, fault == faults_.end() ? nullptr : &*fault);
     progress.enter(RunPhase::kPlan);
-    RankRun run = read_plan_(request, rank);
+    RankTask run = read_plan_(request, rank);
     run.world_size = request.world_size;
     run.warmup = request.warmup;
     run.steps = request.steps;

@@ -31,7 +31,7 @@ inline constexpr const char* kFaultVariable = "SHARDPLAN_FAULT";
 
 // Lowers the plan of a request for one rank: program, model and batch; the rest is filled in by the
 // caller. Throws for plans that cannot be run.
-using PlanReader = std::function<RankRun(const RunRequest& request, std::int64_t rank)>;
+using PlanReader = std::function<RankTask(const RunRequest& request, std::int64_t rank)>;
 using BackendMaker = std::function<std::unique_ptr<RankBackend>(std::int64_t local_rank)>;
 
 // Serves until its supervisor goes away; returns the exit code.

@@ -18,10 +18,10 @@ std::array<Communicator, 2> communicators(const GroupGrid& grid) {
 }  // namespace
 
 void add_deepspeed_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                           OutsidePieces& pieces) {
-  add_process(job, pieces);
+                           OutsideParts& parts) {
+  add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
-                    Creation::kAll, pieces);
+                    Creation::kAll, parts);
 }
 
 }  // namespace shardplan

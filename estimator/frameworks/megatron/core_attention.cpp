@@ -8,10 +8,10 @@
 namespace shardplan {
 namespace {
 
-AttentionShape backward_shape(const MegatronBlock& block, const AttentionWidths& widths) {
+CudnnShape backward_shape(const MegatronBlock& block, const AttentionWidths& widths) {
   const Job& job = block.job;
   const Plan& plan = block.plan;
-  AttentionShape shape{
+  CudnnShape shape{
       .batch = plan.micro_batch,
       .query_heads = block.shape.query_heads,
       .kv_heads = job.model.is_mla() ? block.shape.query_heads : block.shape.key_value_heads,
@@ -33,7 +33,7 @@ AttentionShape backward_shape(const MegatronBlock& block, const AttentionWidths&
 // flash-attention 2.8 csrc/flash_attn/flash_api.cpp, mha_bwd: fp32 sums of dQ, one for each group
 // of thread blocks where the order of the sums must not change; softmax sums; dK and dV of every
 // query head under GQA.
-std::int64_t flash_backward_workspace_bytes(const AttentionShape& shape, bool deterministic,
+std::int64_t flash_backward_workspace_bytes(const CudnnShape& shape, bool deterministic,
                                             std::int64_t num_sms) {
   const std::int64_t heads = shape.batch * shape.query_heads;
   const std::int64_t rows = round_up(shape.query_length, 128);
@@ -47,7 +47,7 @@ std::int64_t flash_backward_workspace_bytes(const AttentionShape& shape, bool de
 }
 
 std::int64_t backward_workspace_bytes(const MegatronBlock& block, const AttentionWidths& widths) {
-  const AttentionShape shape = backward_shape(block, widths);
+  const CudnnShape shape = backward_shape(block, widths);
   const bool deterministic = block.job.profile.deterministic_attention;
   return attention_backend(block.job, block.plan) == AttentionBackend::kFlash
              ? flash_backward_workspace_bytes(shape, deterministic, block.job.cluster.gpu.num_sms)

@@ -76,40 +76,40 @@ std::array<Communicator, 27> communicators(const GroupGrid& grid) {
   }};
 }
 
-void add_user_buffers(const Job& job, const Plan& plan, OutsidePieces& pieces) {
+void add_user_buffers(const Job& job, const Plan& plan, OutsideParts& parts) {
   if (!has_user_buffers(job, plan)) {
     return;
   }
   for (const UserBuffer& buffer : user_buffers(job, plan)) {
-    pieces.add({.prefix = "userbuffers.",
-                .name = buffer.name,
-                .bytes = buffer.bytes,
-                .formula =
-                    "b s / c h elements, fp8 where it gathers fp8, in pages of 2 MiB; what is "
-                    "gathered into it stays counted in the allocator, too",
-                .origin = Origin::kDocumented});
+    parts.add({.prefix = "userbuffers.",
+               .name = buffer.name,
+               .bytes = buffer.bytes,
+               .formula =
+                   "b s / c h elements, fp8 where it gathers fp8, in pages of 2 MiB; what is "
+                   "gathered into it stays counted in the allocator, too",
+               .origin = Origin::kDocumented});
   }
 }
 
-void add_dispatch_buffer(const Job& job, const Plan& plan, OutsidePieces& pieces) {
+void add_dispatch_buffer(const Job& job, const Plan& plan, OutsideParts& parts) {
   const std::int64_t bytes = dispatch_buffer_bytes(job, plan);
   if (bytes > 0) {
-    pieces.add({.name = "dispatch_buffer",
-                .bytes = bytes,
-                .formula = "of tokens on their way to experts and back, one for all layers",
-                .origin = Origin::kDocumented});
+    parts.add({.name = "dispatch_buffer",
+               .bytes = bytes,
+               .formula = "of tokens on their way to experts and back, one for all layers",
+               .origin = Origin::kDocumented});
   }
 }
 
 }  // namespace
 
 void add_megatron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                          OutsidePieces& pieces) {
-  add_process(job, pieces);
+                          OutsideParts& parts) {
+  add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
-                    job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, pieces);
-  add_user_buffers(job, plan, pieces);
-  add_dispatch_buffer(job, plan, pieces);
+                    job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, parts);
+  add_user_buffers(job, plan, parts);
+  add_dispatch_buffer(job, plan, parts);
 }
 
 }  // namespace shardplan

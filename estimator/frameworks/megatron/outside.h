@@ -8,6 +8,6 @@ namespace shardplan {
 
 // Of one rank of a pipeline's stage.
 void add_megatron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                          OutsidePieces& pieces);
+                          OutsideParts& parts);
 
 }  // namespace shardplan

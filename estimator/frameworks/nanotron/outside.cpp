@@ -32,11 +32,11 @@ std::array<Communicator, 10> communicators(const GroupGrid& grid) {
 }  // namespace
 
 void add_nanotron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                          OutsidePieces& pieces) {
-  add_process(job, pieces);
+                          OutsideParts& parts) {
+  add_process(job, parts);
   add_communicators(
       job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank, .sends_singly = true}),
-      Creation::kAll, pieces);
+      Creation::kAll, parts);
 }
 
 }  // namespace shardplan

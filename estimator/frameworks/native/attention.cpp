@@ -24,10 +24,10 @@ Step last_backward_attention(const NativeBlock& block) {
   return uses_ring(block) ? Step::kBackwardRingBlock : Step::kBackwardAttention;
 }
 
-AttentionShape attention_shape(const NativeBlock& block) {
+CudnnShape attention_shape(const NativeBlock& block) {
   const Job& job = block.job;
   const std::int64_t c = block.plan.cp;
-  AttentionShape shape{
+  CudnnShape shape{
       .batch = block.plan.micro_batch,
       .query_heads = block.shape.query_heads,
       .kv_heads = job.model.is_mla() ? block.shape.query_heads : block.shape.key_value_heads,
@@ -263,7 +263,7 @@ void add_attention_output(NativeBlock& block, std::int64_t width) {
 // cp adds to those of other chunks.
 std::int64_t backward_workspace_bytes(const NativeBlock& block) {
   constexpr std::int64_t kFrontendBytes = 256;
-  const AttentionShape shape = attention_shape(block);
+  const CudnnShape shape = attention_shape(block);
   const bool deterministic = block.job.profile.deterministic_attention;
   if ((deterministic || gathers_keys(block)) &&
       attends_on_warpgroups(block.job.cluster.gpu, shape.head_dim)) {

@@ -23,33 +23,32 @@ const NativeMemory kNativeOnH200{.context_bytes = 520 * kMiB,
 // Our own trainer bounds the channels of its communicators, so that they can be counted; what it
 // pays once is measured.
 void add_native_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                        OutsidePieces& pieces) {
+                        OutsideParts& parts) {
   const GpuSpec& gpu = job.cluster.gpu;
   const NativeMemory& once = gpu.native ? *gpu.native : kNativeOnH200;
   const Origin origin = gpu.native ? Origin::kMeasured : Origin::kMeasuredElsewhere;
-  add_process(once.context_bytes, origin, once.library_bytes, origin, pieces);
+  add_process(once.context_bytes, origin, once.library_bytes, origin, parts);
   bool any = false;
   for (const NativeCommunicator& communicator : native_communicators(job, plan, pp_rank)) {
     if (communicator.bytes == 0) {
       continue;
     }
     any = true;
-    pieces.add({.prefix = "communicator.",
-                .name = communicator.name,
-                .bytes = communicator.bytes,
-                .formula =
-                    "4 MiB + 6 MiB x channels + 12 MiB x connected channels, arriving 10 and "
-                    "leaving 2 (NCCL 2.28, src/channel.cc, src/transport/p2p.cc)",
-                .origin = Origin::kDocumented});
+    parts.add({.prefix = "communicator.",
+               .name = communicator.name,
+               .bytes = communicator.bytes,
+               .formula = "4 MiB + 6 MiB x channels + 12 MiB x connected channels, arriving 10 and "
+                          "leaving 2 (NCCL 2.28, src/channel.cc, src/transport/p2p.cc)",
+               .origin = Origin::kDocumented});
   }
   // Absent from the file of a GPU that was measured alone.
   const auto visit_nccl = [&](std::string_view name, std::string_view formula,
                               std::optional<std::int64_t> NativeMemory::*field) {
     const auto measured_bytes = gpu.native ? *gpu.native.*field : std::nullopt;
-    pieces.add({.name = name,
-                .bytes = measured_bytes.value_or((kNativeOnH200.*field).value()),
-                .formula = formula,
-                .origin = origin_of(measured_bytes)});
+    parts.add({.name = name,
+               .bytes = measured_bytes.value_or((kNativeOnH200.*field).value()),
+               .formula = formula,
+               .origin = origin_of(measured_bytes)});
   };
   if (any) {
     visit_nccl("nccl", "once, first communicator (measured)", &NativeMemory::nccl_bytes);

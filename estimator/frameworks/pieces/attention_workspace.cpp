@@ -7,7 +7,7 @@ namespace shardplan {
 // cuDNN 9.19, plan construction for an H200: default engine an fp32 accumulator of dQ and the
 // statistics; deterministic one bf16 tile pair [ceil64(sq), ceil64(skv)] per query head. With fewer
 // kv heads than query heads, fp32 dK and dV are expanded to query heads.
-std::int64_t cudnn_backward_workspace_bytes(const AttentionShape& shape, bool deterministic) {
+std::int64_t cudnn_backward_workspace_bytes(const CudnnShape& shape, bool deterministic) {
   const std::int64_t heads = shape.batch * shape.query_heads;
   const std::int64_t statistics = 4 * heads * shape.query_length;
   const std::int64_t expanded =

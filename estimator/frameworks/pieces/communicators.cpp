@@ -73,7 +73,7 @@ bool is_created(const Communicator& communicator, Creation creation) {
 }  // namespace
 
 void add_communicators(const Job& job, std::span<const Communicator> communicators,
-                       Creation creation, OutsidePieces& pieces) {
+                       Creation creation, OutsideParts& parts) {
   const Prices prices = prices_of(job);
   const Origin origin = origin_of(job.cluster.gpu.first_communicator_bytes);
   bool any = false;
@@ -87,55 +87,55 @@ void add_communicators(const Job& job, std::span<const Communicator> communicato
     any = true;
     any_ring = any_ring || (used.ring && communicator.ranks > 1);
     any_peer = any_peer || used.near_peers > 0 || used.has_network_peers;
-    pieces.add({.prefix = "communicator.",
-                .name = communicator.name,
-                .bytes = bytes_of(communicator, prices),
-                .formula =
-                    "several ranks: idle [+ ring: 12 MiB x channels] [+ 12 MiB x channels x "
-                    "NVLink peers] [+ network pool]; one rank: 388 MiB (NCCL 2.28.9, measured)",
-                .origin = origin});
+    parts.add({.prefix = "communicator.",
+               .name = communicator.name,
+               .bytes = bytes_of(communicator, prices),
+               .formula =
+                   "several ranks: idle [+ ring: 12 MiB x channels] [+ 12 MiB x channels x "
+                   "NVLink peers] [+ network pool]; one rank: 388 MiB (NCCL 2.28.9, measured)",
+               .origin = origin});
   }
   if (any) {
-    pieces.add({.name = "nccl",
-                .bytes = prices.nccl,
-                .formula = "once, first communicator (measured)",
-                .origin = origin});
+    parts.add({.name = "nccl",
+               .bytes = prices.nccl,
+               .formula = "once, first communicator (measured)",
+               .origin = origin});
   }
   if (any_ring) {
-    pieces.add({.name = "nccl.first_collective",
-                .bytes = prices.first_collective,
-                .formula = "once, first connected ring (measured)",
-                .origin = origin});
+    parts.add({.name = "nccl.first_collective",
+               .bytes = prices.first_collective,
+               .formula = "once, first connected ring (measured)",
+               .origin = origin});
   }
   if (any_peer) {
-    pieces.add({.name = "nccl.first_send",
-                .bytes = kFirstSendBytes,
-                .formula = "once, first connected peer (measured)",
-                .origin = origin});
+    parts.add({.name = "nccl.first_send",
+               .bytes = kFirstSendBytes,
+               .formula = "once, first connected peer (measured)",
+               .origin = origin});
   }
 }
 
 void add_process(std::int64_t context_bytes, Origin context, std::int64_t library_bytes,
-                 Origin libraries, OutsidePieces& pieces) {
+                 Origin libraries, OutsideParts& parts) {
   const auto formula = [](Origin origin) {
     return origin == Origin::kMeasured ? "measured on this GPU" : "measured on an H200";
   };
-  pieces.add({.component = Component::kContext,
-              .name = "cuda_context",
-              .bytes = context_bytes,
-              .formula = formula(context),
-              .origin = context});
-  pieces.add({.component = Component::kWorkspace,
-              .name = "libraries",
-              .bytes = library_bytes,
-              .formula = formula(libraries),
-              .origin = libraries});
+  parts.add({.component = Component::kContext,
+             .name = "cuda_context",
+             .bytes = context_bytes,
+             .formula = formula(context),
+             .origin = context});
+  parts.add({.component = Component::kWorkspace,
+             .name = "libraries",
+             .bytes = library_bytes,
+             .formula = formula(libraries),
+             .origin = libraries});
 }
 
-void add_process(const Job& job, OutsidePieces& pieces) {
+void add_process(const Job& job, OutsideParts& parts) {
   const GpuSpec& gpu = job.cluster.gpu;
   add_process(gpu.context_bytes.value_or(kContextBytes), origin_of(gpu.context_bytes),
-              gpu.library_bytes.value_or(kLibraryBytes), origin_of(gpu.library_bytes), pieces);
+              gpu.library_bytes.value_or(kLibraryBytes), origin_of(gpu.library_bytes), parts);
 }
 
 }  // namespace shardplan

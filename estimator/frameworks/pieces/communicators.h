@@ -130,13 +130,13 @@ inline Connections with_ring(Connections connections) {
 enum class Creation { kAll, kUsed };
 
 // What a process of PyTorch has before it has a communicator: context and libraries.
-void add_process(const Job& job, OutsidePieces& pieces);
+void add_process(const Job& job, OutsideParts& parts);
 // Each communicator, and what a process pays once with the first ones.
 void add_communicators(const Job& job, std::span<const Communicator> communicators,
-                       Creation creation, OutsidePieces& pieces);
+                       Creation creation, OutsideParts& parts);
 // Context and libraries by themselves, and what their bytes rest on.
 void add_process(std::int64_t context_bytes, Origin context, std::int64_t library_bytes,
-                 Origin libraries, OutsidePieces& pieces);
+                 Origin libraries, OutsideParts& parts);
 // Bytes that were measured on this GPU, or elsewhere.
 constexpr Origin origin_of(const std::optional<std::int64_t>& measured_bytes) {
   return measured_bytes ? Origin::kMeasured : Origin::kMeasuredElsewhere;

@@ -50,10 +50,10 @@ std::array<Communicator, 11> communicators(const GroupGrid& grid) {
 }  // namespace
 
 void add_torchtitan_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                            OutsidePieces& pieces) {
-  add_process(job, pieces);
+                            OutsideParts& parts) {
+  add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
-                    Creation::kAll, pieces);
+                    Creation::kAll, parts);
 }
 
 }  // namespace shardplan

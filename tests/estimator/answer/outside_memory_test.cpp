@@ -481,7 +481,7 @@ TEST_CASE("context parallelism connects neighbours, all ranks or a ring, as its 
 TEST_CASE("cuDNN's attention backward workspace has its closed form") {
   // cuDNN 9.19, plan construction for an H200: 32 query heads, 8 kv heads, head dimension 128.
   const auto workspace_mib = [](std::int64_t length, bool deterministic) {
-    const AttentionShape shape = {
+    const CudnnShape shape = {
         .query_heads = 32, .kv_heads = 8, .query_length = length, .kv_length = length};
     return static_cast<double>(cudnn_backward_workspace_bytes(shape, deterministic)) /
            static_cast<double>(kMiB);
@@ -493,7 +493,7 @@ TEST_CASE("cuDNN's attention backward workspace has its closed form") {
   CHECK(workspace_mib(8192, true) == 4225);
   CHECK(workspace_mib(16384, true) == 16642);
   // Eight query heads and one kv head over 131072 keys: 1028 MiB.
-  const AttentionShape grouped = {
+  const CudnnShape grouped = {
       .query_heads = 8, .kv_heads = 1, .query_length = 131072, .kv_length = 131072};
   CHECK(cudnn_backward_workspace_bytes(grouped, false) == 1028 * kMiB);
   // Without grouping nothing is expanded; lengths round up to tiles of 64.

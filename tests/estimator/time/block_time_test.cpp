@@ -480,7 +480,7 @@ TEST_CASE("selective recomputation of the native trainer costs what it writes ag
   const MoeSpec& moe = job.model.moe;
   CHECK(recompute_s(&RecomputeModules::moe_act) ==
         doctest::Approx(moving_s(moe.topk, moe.expert_ffn)));
-  const GemmShape shared_in = {
+  const ProductShape shared_in = {
       .m = job.sequence_length, .n = 2 * moe.shared_ffn, .k = job.model.hidden};
   CHECK(recompute_s(&RecomputeModules::shared_experts) ==
         doctest::Approx(gemm_s(job.cluster.gpu, plan.precision, shared_in) +
@@ -594,19 +594,19 @@ TEST_CASE("our own trainer rounds both factors to fp8 before every product") {
   const Plan plan;
   const BlockContext context(job, plan);
   constexpr std::int64_t kRows = 8192, kIn = 4096, kOut = 28672;
-  const GemmShape shape = {.m = kRows, .n = kOut, .k = kIn};
+  const ProductShape shape = {.m = kRows, .n = kOut, .k = kIn};
   const BlockTime bf16 = linear(context, shape, Precision::kBf16);
   const BlockTime fp8 = linear(context, shape, Precision::kFp8);
   const GpuSpec& gpu = job.cluster.gpu;
-  const auto faster_s = [&](const GemmShape& product) {
+  const auto faster_s = [&](const ProductShape& product) {
     return gemm_s(gpu, Precision::kBf16, product) - gemm_s(gpu, Precision::kFp8, product);
   };
   CHECK(fp8.forward_s + faster_s(shape) - bf16.forward_s ==
         doctest::Approx(memory_bound_s(gpu, 5.0 * (kRows * kIn + kIn * kOut))));
-  const GemmShape input = {.m = kRows, .n = kIn, .k = kOut, .pass = GemmPass::kInputGradient};
+  const ProductShape input = {.m = kRows, .n = kIn, .k = kOut, .pass = GemmPass::kInputGradient};
   CHECK(fp8.backward_input_s + faster_s(input) - bf16.backward_input_s ==
         doctest::Approx(memory_bound_s(gpu, 6.0 * kRows * kOut + 5.0 * kIn * kOut)));
-  const GemmShape weight = {.m = kOut, .n = kIn, .k = kRows, .pass = GemmPass::kWeightGradient};
+  const ProductShape weight = {.m = kOut, .n = kIn, .k = kRows, .pass = GemmPass::kWeightGradient};
   CHECK(fp8.backward_weight_s + faster_s(weight) - bf16.backward_weight_s ==
         doctest::Approx(memory_bound_s(gpu, 5.0 * kRows * kIn)));
 }

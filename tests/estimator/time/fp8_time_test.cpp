@@ -61,7 +61,7 @@ TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
   job.profile.memory_model = MemoryModel::kMegatron;
   job.profile.fp8_recipe = Fp8Recipe::kDelayed;
   const Plan plan = {.precision = Precision::kFp8};
-  const GemmShape shape = {.m = 8192, .n = 14336, .k = 4096};
+  const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto rounded_bytes = [&](std::int64_t microbatches, double BlockTime::*pass) {
     job.global_batch = microbatches;
     const BlockContext context(job, plan);
@@ -82,7 +82,7 @@ TEST_CASE("Transformer Engine's current scaling reads every factor once more tha
   Job job = job_of_equal_products();
   job.profile.memory_model = MemoryModel::kMegatron;
   const Plan plan = {.precision = Precision::kFp8};
-  const GemmShape shape = {.m = 8192, .n = 14336, .k = 4096};
+  const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto bytes = [&](Fp8Recipe recipe, double BlockTime::*pass) {
     job.profile.fp8_recipe = recipe;
     return linear(BlockContext(job, plan), shape, Precision::kFp8).*pass * 4e12 * 0.93;
@@ -100,12 +100,12 @@ TEST_CASE("products with a scale for 128 values take a fifth longer on Hopper") 
   Job job = job_of_equal_products();
   job.profile.memory_model = MemoryModel::kMegatron;
   const Plan plan = {.precision = Precision::kFp8};
-  const auto seconds = [&](Fp8Recipe recipe, const GemmShape& shape) {
+  const auto seconds = [&](Fp8Recipe recipe, const ProductShape& shape) {
     job.profile.fp8_recipe = recipe;
     return linear(BlockContext(job, plan), shape, Precision::kFp8).backward_weight_s;
   };
-  for (const GemmShape& shape :
-       {GemmShape{.m = 8192, .n = 6144, .k = 16384}, GemmShape{.m = 2048, .n = 4096, .k = 4096}}) {
+  for (const ProductShape& shape : {ProductShape{.m = 8192, .n = 6144, .k = 16384},
+                                    ProductShape{.m = 2048, .n = 4096, .k = 4096}}) {
     CHECK(seconds(Fp8Recipe::kBlockwise, shape) / seconds(Fp8Recipe::kDelayed, shape) ==
           doctest::Approx(1.2).epsilon(0.05));
   }
@@ -118,7 +118,7 @@ TEST_CASE("pieces of tokens do not round weights again, but the gradients of out
   job.cluster.gpus_per_node = 8;
   const Plan plan = {.tp = 2, .precision = Precision::kFp8};
   const BlockContext context(job, plan);
-  const GemmShape shape = {.m = 8192, .n = 14336, .k = 4096};
+  const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto rounded_bytes = [&](double BlockTime::*pass) {
     const BlockTime bf16 = linear(context, shape, Precision::kBf16);
     const BlockTime fp8 = linear(context, shape, Precision::kFp8);
@@ -154,7 +154,7 @@ TEST_CASE("measured fp8 products run faster between the kernels that round their
   const BlockContext context(job, plan);
   BlockContext clocked = context;
   clocked.clock = {.products = 0.5};
-  const GemmShape shape = {.m = 8192, .n = 4096, .k = 4096};
+  const ProductShape shape = {.m = 8192, .n = 4096, .k = 4096};
   CHECK(linear(clocked, shape, plan.precision).forward_s ==
         linear(context, shape, plan.precision).forward_s);
 }

@@ -17,7 +17,7 @@ GpuSpec h200() {
   return hopper_gpu(4.8e12);
 }
 
-double rate(const GpuSpec& gpu, const GemmShape& shape) {
+double rate(const GpuSpec& gpu, const ProductShape& shape) {
   return shape.flops() / gemm_s(gpu, Precision::kBf16, shape) / 1e12;
 }
 
@@ -62,7 +62,7 @@ TEST_CASE("a product of one row is bound by reading its weights") {
 
 TEST_CASE("fp8 products are faster than bf16 and fp32 ones slower") {
   const GpuSpec gpu = h200();
-  const GemmShape shape = {.m = 8192, .n = 8192, .k = 8192};
+  const ProductShape shape = {.m = 8192, .n = 8192, .k = 8192};
   const double bf16 = gemm_s(gpu, Precision::kBf16, shape);
   CHECK(gemm_s(gpu, Precision::kFp8, shape) < 0.7 * bf16);
   CHECK(gemm_s(gpu, Precision::kFp32, shape) > 5 * bf16);
@@ -70,7 +70,7 @@ TEST_CASE("fp8 products are faster than bf16 and fp32 ones slower") {
 
 TEST_CASE("a GPU whose sustained rates are known runs large products and attention at them") {
   GpuSpec gpu = h200();
-  const GemmShape shape = {.m = 16384, .n = 4096, .k = 14336};
+  const ProductShape shape = {.m = 16384, .n = 4096, .k = 14336};
   const AttentionWork work = {
       .pairs = 8192.0 * 8192.0 / 2, .heads = 64, .qk_dim = 128, .v_dim = 128, .length = 8192};
   const double bf16_s = gemm_s(gpu, Precision::kBf16, shape);
@@ -147,7 +147,9 @@ TEST_CASE("products run at the measured rate of their sides, and between them on
 TEST_CASE("a side below the measured ones takes as long as the shortest; experts fill a launch") {
   GpuSpec gpu = h200();
   gpu.times = rates_by_mean_side();
-  const auto seconds = [&](const GemmShape& shape) { return gemm_s(gpu, Precision::kBf16, shape); };
+  const auto seconds = [&](const ProductShape& shape) {
+    return gemm_s(gpu, Precision::kBf16, shape);
+  };
   CHECK(seconds({.m = 64, .n = 1024, .k = 1024}) == seconds({.m = 256, .n = 1024, .k = 1024}));
   CHECK(seconds({.m = 256, .n = 1024, .k = 1024, .count = 4}) ==
         doctest::Approx(seconds({.m = 1024, .n = 1024, .k = 1024})));
@@ -155,7 +157,7 @@ TEST_CASE("a side below the measured ones takes as long as the shortest; experts
   GpuSpec documented = h200();
   documented.memory_bytes_per_s = 1e18;
   gpu.memory_bytes_per_s = 1e18;
-  const GemmShape shape = {.m = 8192, .n = 8192, .k = 8192};
+  const ProductShape shape = {.m = 8192, .n = 8192, .k = 8192};
   CHECK(gemm_s(gpu, Precision::kFp8, shape) == gemm_s(documented, Precision::kFp8, shape));
 }
 
@@ -175,7 +177,7 @@ TEST_CASE("fp8 products run at rates of their own where they were measured, adde
   CHECK(measures_accumulation(gpu, Precision::kFp8));
   CHECK_FALSE(measures_accumulation(gpu, Precision::kBf16));
   const auto tflops = [&](std::int64_t m, GemmPass pass) {
-    const GemmShape shape = {.m = m, .n = 4096, .k = 4096, .pass = pass};
+    const ProductShape shape = {.m = m, .n = 4096, .k = 4096, .pass = pass};
     return shape.flops() / gemm_s(gpu, Precision::kFp8, shape) / 1e12;
   };
   CHECK(tflops(1024, GemmPass::kForward) == doctest::Approx(800));
@@ -186,7 +188,7 @@ TEST_CASE("fp8 products run at rates of their own where they were measured, adde
   CHECK(tflops(2048, GemmPass::kAccumulated) == doctest::Approx(500));
   GpuSpec without = h200();
   without.times = rates_by_mean_side();
-  const GemmShape shape = {.m = 2048, .n = 4096, .k = 4096};
+  const ProductShape shape = {.m = 2048, .n = 4096, .k = 4096};
   CHECK(gemm_s(gpu, Precision::kBf16, shape) == gemm_s(without, Precision::kBf16, shape));
 }
 
@@ -332,9 +334,9 @@ TEST_CASE("accumulated gradients and the trainer's experts have measured rates o
   CHECK(1e3 * rate(gpu, {.m = 1024, .n = 1024, .k = 1024, .pass = GemmPass::kAccumulated}) ==
         doctest::Approx(512));
   // 2 x 4 x 256 x 1000 x 1000 FLOP at the middle of 100 and 300 TFLOP/s.
-  const GemmShape experts = {.m = 256, .n = 1000, .k = 1000, .count = 4};
+  const ProductShape experts = {.m = 256, .n = 1000, .k = 1000, .count = 4};
   CHECK(grouped_gemm_s(gpu, experts, 256) == doctest::Approx(2.048e9 / 2e14));
-  GemmShape gradient = experts;
+  ProductShape gradient = experts;
   gradient.pass = GemmPass::kAccumulated;
   CHECK(grouped_gemm_s(gpu, gradient, 256) == doctest::Approx(2.048e9 / 2e13));
 }

@@ -282,7 +282,7 @@ TEST_CASE("without a fused rotary embedding queries and keys are turned as local
 // One product of all rows, and as many as experts on four streams: forward, input gradient.
 TEST_CASE("experts' products take what was measured on four streams beside one product") {
   struct Row {
-    GemmShape shape;
+    ProductShape shape;
     double forward_us[2];
     double input_gradient_us[2];
   };

@@ -79,7 +79,7 @@ TEST_CASE("one per family keeps the best of every family, and the best families"
   expected.resize(7);
   for (int round = 0; round < 20; ++round) {
     std::shuffle(all.begin(), all.end(), random);
-    Best best(7, Repeats::kOnePerFamily);
+    Best best(7, KeptPlans::kOnePerFamily);
     for (const Candidate& one : all) { best.offer(one); }
     CHECK(
         std::ranges::equal(best.candidates(), expected, {}, &Candidate::index, &Candidate::index));

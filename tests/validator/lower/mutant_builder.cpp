@@ -122,7 +122,7 @@ void MutantBuilder::pop_to(std::int64_t mark) {
   }
 }
 
-Slot MutantBuilder::take_slot(Ring ring) {
+Slot MutantBuilder::take_slot(SlotRing ring) {
   if (mutation_.mistake == Mistake::kExtraSlot && !is_done_) {
     is_done_ = true;
     ProgramBuilder::take_slot(ring);

@@ -48,7 +48,7 @@ class MutantBuilder : public ProgramBuilder {
   View place(const Cell& cell, const TensorSpec& spec) override;
   View push(const TensorSpec& spec) override;
   void pop_to(std::int64_t mark) override;
-  Slot take_slot(Ring ring) override;
+  Slot take_slot(SlotRing ring) override;
   void free_slot(const Slot& slot) override;
   View keep(const Slot& slot, const TensorSpec& spec) override;
   void emit(Operation operation) override;
