@@ -7,6 +7,7 @@
 #include "estimator/answer/blocks.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_state.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/ledger/block_rows.h"
 
@@ -55,7 +56,7 @@ void add_copies(std::vector<Row>& rows, const Row& row) {
 
 // Rows of every kind of block on the stage, with the copies alive at the peak.
 void add_block_rows(std::vector<Row>& rows, const BlockSet& blocks, const StagePieces& pieces,
-                    const std::vector<AliveBlocks>& alive, bool is_native) {
+                    const std::vector<AliveBlocks>& alive, bool by_tensor) {
   for (const BlockMemory& block : blocks) {
     if (count_blocks(pieces.layout, block.kind) == 0) {
       continue;
@@ -70,7 +71,7 @@ void add_block_rows(std::vector<Row>& rows, const BlockSet& blocks, const StageP
         copies += counts ? entry.copies : 0;
       }
       Row listed = block_row(block, row, copies);
-      if (is_native) {
+      if (by_tensor) {
         listed.name = row.name;
         add_copies(rows, listed);
       } else {
@@ -229,7 +230,7 @@ StageMemory stage_memory(const Job& job, const Plan& plan, const BlockSet& block
     memory.rows.push_back(state_row(row, phase_of(peaks.peak)));
   }
   add_block_rows(memory.rows, blocks, pieces, alive_at_peak(pieces),
-                 job.profile.memory_model == MemoryModel::kNative);
+                 framework_of(job.profile).names_rows_by_tensor);
   add_fsdp_rows(memory.rows, job, plan, pieces);
   if (peaks.arena_slack_bytes > 0) {
     memory.rows.push_back({.component = Component::kTemporaries,

@@ -6,6 +6,7 @@
 
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/step_parts.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/time/schedule_walk.h"
 
 namespace shardplan {
@@ -268,7 +269,7 @@ std::int64_t num_actions(const Job& job, const Plan& plan) {
 
 StepTrace step_trace(const Job& job, const Plan& plan, std::int64_t most_spans) {
   const StepParts parts(job, plan);
-  const bool has_formula = job.profile.memory_model == MemoryModel::kFujii2024;  // of the peak
+  const bool has_formula = framework_of(job.profile).formula != nullptr;  // of the peak
   const PlanPieces memory = has_formula ? PlanPieces{} : plan_pieces(job, plan);
   const ScheduleWalk walk = walk_schedule(parts.shape, times_by_position(parts));
   const double pipeline_s = std::max(walk.total_s, parts.pipeline.total_s);

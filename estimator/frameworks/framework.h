@@ -32,6 +32,8 @@ struct Framework {
   bool (*has_own_block)(const Job& job, BlockKind kind) = nullptr;
   // What of a plan rows of blocks look at; none: of all of it.
   SeenByBlock (*seen_by_block)(const Job& job, const Plan& plan, BlockKind kind) = nullptr;
+  // Rows of blocks go by the name of their tensor alone: those of equal names are one.
+  bool names_rows_by_tensor = false;
   // A block's last forward step writes the first rows of the block behind it.
   bool writes_next_input = false;
   // Where the replay of a recomputed group ends in its last block.

@@ -94,6 +94,7 @@ constexpr Framework kMegatronLocal = {
 constexpr Framework kNative = {.rules = native_validity_rules,
                                .block_rows = native_rows,
                                .seen_by_block = seen_by_native_block,
+                               .names_rows_by_tensor = true,
                                .writes_next_input = true,
                                .last_replayed = Step::kForwardActivation,
                                .state = state_of<native_state_rows>,

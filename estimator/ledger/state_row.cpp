@@ -1,6 +1,5 @@
 #include "estimator/ledger/state_row.h"
 
-#include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {
@@ -13,14 +12,6 @@ std::int64_t aligned_bytes(const StateRow& row, std::int64_t alignment_bytes) {
 
 }  // namespace
 
-std::int64_t state_alignment_bytes(const Job& job) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kNative: return kNativeAlignment;
-    case MemoryModel::kTorchtitan: return kAllocatorRounding;
-    default: return 1;
-  }
-}
-
 void StateRowList::add(StateRow row) {
   if (row.elements == 0 || row.copies == 0) {
     return;
@@ -29,8 +20,8 @@ void StateRowList::add(StateRow row) {
   rows.push_back(row);
 }
 
-SequenceRows sized(const Job& job, SequenceRows rows) {
-  for (StateRow& row : rows) { row.bytes = aligned_bytes(row, state_alignment_bytes(job)); }
+SequenceRows sized(SequenceRows rows, std::int64_t alignment_bytes) {
+  for (StateRow& row : rows) { row.bytes = aligned_bytes(row, alignment_bytes); }
   return rows;
 }
 

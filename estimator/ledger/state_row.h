@@ -80,10 +80,6 @@ struct StateRow {
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
 using SequenceRows = std::array<StateRow, 10>;
 
-// What the profile's tensors of the state are rounded up to: the native trainer's by its arenas,
-// torchtitan's, tensor by tensor, by the caching allocator.
-std::int64_t state_alignment_bytes(const Job& job);
-
 // Collects rows; those without elements or copies do not exist.
 struct StateRowList {
   std::int64_t alignment_bytes = 1;  // sizes are rounded up to multiples of it
@@ -137,7 +133,7 @@ struct StateSum {
   }
 };
 
-// The rows with their bytes.
-SequenceRows sized(const Job& job, SequenceRows rows);
+// The rows with their bytes, rounded up to multiples of the alignment.
+SequenceRows sized(SequenceRows rows, std::int64_t alignment_bytes = 1);
 
 }  // namespace shardplan

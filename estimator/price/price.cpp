@@ -1,6 +1,7 @@
 // A plan's price from memoised pieces. The same functions write estimate_memory's rows and
 // estimate_step_time's parts.
 #include "estimator/price/price.h"
+#include "estimator/frameworks/framework.h"
 
 #include <algorithm>
 
@@ -71,9 +72,8 @@ Price price(PriceTable& table, const Plan& plan) {
   const Job& job = pieces.job;
   pieces.begin(plan);
   const ScheduleShape shape = pieces.shape(plan);
-  Price price = job.profile.memory_model == MemoryModel::kFujii2024
-                    ? fujii_price(job, plan)
-                    : memory_price(pieces, plan, shape);
+  Price price = framework_of(job.profile).formula != nullptr ? fujii_price(job, plan)
+                                                             : memory_price(pieces, plan, shape);
   const StepTime time = price_time(pieces, plan, shape);
   price.step_time_s = time.total_s;
   price.tokens_per_s_per_gpu = time.tokens_per_s_per_gpu;

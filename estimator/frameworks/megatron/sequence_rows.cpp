@@ -163,7 +163,7 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
         .formula = "b*s*s/c: of the data loader's batch, held by the forward step that runs"},
        deferred,
        deferred_buffers}};
-  return sized(job, rows);
+  return sized(rows);
 }
 
 std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,

@@ -140,7 +140,7 @@ SequenceRows nanotron_sequence_rows(const Job& job, const Plan& plan, const Stag
         .formula =
             "V*T/t: of the last warm-up microbatch, held by send_activation, the variable "
             "of the engine's loop (parallel/pipeline_parallel/engine.py, train_batch_iter)"}}};
-  return sized(job, rows);
+  return sized(rows);
 }
 
 }  // namespace shardplan

@@ -182,7 +182,7 @@ std::int64_t fp8_operand_bytes(const Job& job, const Plan& plan, const BlockShap
 
 std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
                                         const StageTensors& tensors) {
-  NativeState state{.plan = plan, .list = {.alignment_bytes = state_alignment_bytes(job)}};
+  NativeState state{.plan = plan, .list = {.alignment_bytes = kNativeAlignment}};
   std::vector<std::vector<NativeUnit>> units;
   for (const ChunkLayout& chunk : stage.chunks) { units.push_back(native_units(job, plan, chunk)); }
   add_kind(state,
@@ -270,7 +270,7 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
       cell("exchanged_tokens", shape.tokens + room,
            "h*(T + T/pieces), h*T in one piece: gathered tokens and partial sums"),
       cell("gathered_inputs", shape.tokens, "h*T: gathered again for weight gradients")};
-  return sized(job, rows);
+  return sized(rows, kNativeAlignment);
 }
 
 }  // namespace shardplan

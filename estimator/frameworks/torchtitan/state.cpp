@@ -20,7 +20,7 @@ struct TitanState {
   std::int64_t shard = 1;
   std::int64_t expert_shard = 1;
   std::int64_t block_gradients = 0;  // as the blocks make them, each rounded by itself
-  StateRowList list = {.alignment_bytes = state_alignment_bytes(job)};
+  StateRowList list = {.alignment_bytes = kAllocatorRounding};
 
   std::int64_t share(std::int64_t count) const {
     return fsdp.is_sharded ? div_ceil(count, shard) : count;
@@ -278,7 +278,7 @@ SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const St
         .last = Phase::kReduction,
         .formula = "h*u: of the microbatch before, in the schedule's list of sends until the next"},
        {}}};
-  return sized(job, rows);
+  return sized(rows, kAllocatorRounding);
 }
 
 }  // namespace shardplan
