@@ -49,6 +49,13 @@ BlockSet block_set(const Job& job, const Plan& plan) {
   return set;
 }
 
+FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
+  const Framework& framework = framework_of(job.profile);
+  return framework.gathers_by_unit != nullptr && framework.gathers_by_unit(job, plan)
+             ? framework.chunk_buffers(job, plan, chunk)
+             : FsdpBuffers{};
+}
+
 bool rows_see_whole_plan(const Job& job) {
   return framework_of(job.profile).seen_by_block == nullptr;
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "estimator/ledger/block_memory.h"
+#include "estimator/ledger/fsdp_buffers.h"
+#include "estimator/ledger/stage_layout.h"
 
 namespace shardplan {
 
@@ -9,6 +11,9 @@ namespace shardplan {
 bool has_block(const Job& job, BlockKind kind);
 BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
 BlockSet block_set(const Job& job, const Plan& plan);
+
+// Buckets that the units of a chunk gather and reduce; empty where they have none.
+FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk);
 
 // Whether rows of the job's framework look at more of a plan than SeenByBlock has, or may.
 bool rows_see_whole_plan(const Job& job);

@@ -39,6 +39,14 @@ struct Framework {
   // Where the replay of a recomputed group ends in its last block.
   Step last_replayed = kLastForward;
 
+  // Whether the units of a chunk gather and reduce buckets; none: never.
+  bool (*gathers_by_unit)(const Job& job, const Plan& plan) = nullptr;
+  // Those buckets, and the rows of what is alive of them at the peak.
+  FsdpBuffers (*chunk_buffers)(const Job& job, const Plan& plan,
+                               const ChunkLayout& chunk) = nullptr;
+  void (*add_buffer_rows)(std::vector<Row>& rows, const Job& job, const Plan& plan,
+                          const StagePieces& pieces) = nullptr;
+
   // --- what a stage holds ---
 
   // What a stage holds that depends neither on the sequence nor on the micro-batch, without

@@ -11,6 +11,8 @@
 #include "estimator/frameworks/fujii2024/rules.h"
 #include "estimator/frameworks/megatron/allocator_tails.h"
 #include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/fsdp_rows.h"
 #include "estimator/frameworks/megatron/notes.h"
 #include "estimator/frameworks/megatron/outside.h"
 #include "estimator/frameworks/megatron/rules.h"
@@ -68,6 +70,9 @@ constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
 constexpr Framework kMegatron = {.rules = megatron_validity_rules,
                                  .block_rows = megatron_rows,
                                  .seen_by_block = seen_by_megatron_block,
+                                 .gathers_by_unit = is_megatron_fsdp,
+                                 .chunk_buffers = fsdp_buffers,
+                                 .add_buffer_rows = add_fsdp_rows,
                                  .state = megatron_state,
                                  .sequence_rows = megatron_sequence_rows,
                                  .pipeline_seen_by_sequences = megatron_pipeline_seen_by_sequences,

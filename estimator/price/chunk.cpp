@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "estimator/answer/blocks.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/price/pieces.h"
 
 namespace shardplan {
@@ -213,20 +215,23 @@ const FsdpBuffers& PricePieces::buffers(const Plan& plan, std::size_t layout) {
              packed(block_axes[5], static_cast<std::int64_t>(plan.precision)),
              static_cast<std::int64_t>(layout)},
             [&](FsdpBuffers& piece) {
-              piece = fsdp_buffers(job, plan, chunk_layouts[layout].layout);
+              piece = chunk_buffers(job, plan, chunk_layouts[layout].layout);
             })
       .value;
 }
 
-// Static arenas take sizes that sums leave out, native blocks write each other's rows, and
-// Megatron-FSDP's buffers are those of a unit's place. A pipeline's parameters and gradients under
+// Static arenas take sizes that sums leave out, blocks may write each other's rows, and buckets are
+// those of a unit's place. A pipeline's parameters and gradients under
 // FSDP2 come and go with the chunk.
 void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
                               const LayoutPiece& stages) {
   chunk_byte_space.resize(stages.chunks.size());
+  const Framework& framework = framework_of(job.profile);
+  const bool gathers_by_unit =
+      framework.gathers_by_unit != nullptr && framework.gathers_by_unit(job, plan);
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
-                          job.profile.memory_model != MemoryModel::kNative &&
-                          !is_megatron_fsdp(job, plan) && !shards_in_pipeline(job, plan);
+                          !framework.writes_next_input && !gathers_by_unit &&
+                          !shards_in_pipeline(job, plan);
   if (takes_sums) {
     sum_chunks(plan, block, stages);
     return;
