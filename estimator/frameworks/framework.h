@@ -79,6 +79,14 @@ struct Framework {
   // with one tensor for each row.
   std::int64_t most_events = 64'000;
 
+  // --- keys of prices: what of a plan the times of blocks look at besides their sizes ---
+
+  // Of the microbatches; none: nothing.
+  std::int64_t (*microbatches_seen_by_time)(const Job& job, const Plan& plan) = nullptr;
+  // Of how parameters and gradients are sharded among `dp` ranks; none: nothing.
+  std::int64_t (*sharding_seen_by_time)(const Job& job, const Plan& plan,
+                                        std::int64_t dp) = nullptr;
+
   // What the driver counts beside the allocator's segments, of one rank of a stage.
   void (*add_outside)(const Job& job, const Plan& plan, std::int64_t pp_rank,
                       OutsideParts& parts) = nullptr;

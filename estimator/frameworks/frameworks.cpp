@@ -4,6 +4,7 @@
 #include "estimator/frameworks/deepspeed/notes.h"
 #include "estimator/frameworks/deepspeed/outside.h"
 #include "estimator/frameworks/deepspeed/rules.h"
+#include "estimator/frameworks/deepspeed/seen_by_time.h"
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
 #include "estimator/frameworks/framework.h"
@@ -16,6 +17,7 @@
 #include "estimator/frameworks/megatron/notes.h"
 #include "estimator/frameworks/megatron/outside.h"
 #include "estimator/frameworks/megatron/rules.h"
+#include "estimator/frameworks/megatron/seen_by_time.h"
 #include "estimator/frameworks/megatron/sequence_rows.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/nanotron/blocks.h"
@@ -31,6 +33,7 @@
 #include "estimator/frameworks/torchtitan/notes.h"
 #include "estimator/frameworks/torchtitan/outside.h"
 #include "estimator/frameworks/torchtitan/rules.h"
+#include "estimator/frameworks/torchtitan/seen_by_time.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 
 namespace shardplan {
@@ -79,6 +82,8 @@ constexpr Framework kMegatron = {.rules = megatron_validity_rules,
                                  .built = megatron_built,
                                  .made_once_bytes = dummy_gradient_bytes,
                                  .tells_shards = is_zero_1,
+                                 .microbatches_seen_by_time = megatron_microbatches_seen_by_time,
+                                 .sharding_seen_by_time = megatron_sharding_seen_by_time,
                                  .add_outside = add_megatron_outside,
                                  .add_assumptions = add_megatron_assumptions,
                                  .not_counted = megatron_not_counted};
@@ -116,6 +121,8 @@ constexpr Framework kTorchtitan = {
     .timeline = [](const Job& job, const Plan& plan, const StagePieces& pieces,
                    std::int64_t /*rank*/) { return torchtitan_timeline(job, plan, pieces); },
     .most_events = 150'000,  // of every tensor
+    .microbatches_seen_by_time = torchtitan_microbatches_seen_by_time,
+    .sharding_seen_by_time = torchtitan_sharding_seen_by_time,
     .add_outside = add_torchtitan_outside,
     .add_assumptions = add_torchtitan_assumptions,
     .not_counted = torchtitan_not_counted};
@@ -137,6 +144,7 @@ constexpr Framework kDeepspeed = {
     .timeline = [](const Job& job, const Plan& plan, const StagePieces&,
                    std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
     .tells_shards = [](const Plan& plan) { return plan.zero < 3; },
+    .sharding_seen_by_time = deepspeed_sharding_seen_by_time,
     .add_outside = add_deepspeed_outside,
     .knows_data_ranks = [](const Plan& plan) { return plan.zero < 3; },
     .add_assumptions = add_deepspeed_assumptions,

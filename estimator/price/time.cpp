@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/price/pieces.h"
 #include "estimator/time/elementwise.h"
 #include "estimator/time/host_time.h"
@@ -18,40 +18,26 @@ std::int64_t number(Enum value) {
 // Layers of full recomputation where their number says what is replayed: by blocks, and by groups
 // whose replay leaves something out.
 std::int64_t layers_seen_by_time(const Job& job, const Recompute& recompute) {
-  const bool is_full = recompute.granularity == RecomputeGranularity::kFull;
-  if (is_full && recompute.method == RecomputeMethod::kBlock) {
+  if (recompute.granularity != RecomputeGranularity::kFull) {
+    return 0;
+  }
+  if (recompute.method == RecomputeMethod::kBlock) {
     return 2 * recompute.num_layers;
   }
-  return is_full && job.profile.memory_model == MemoryModel::kNative ? 2 * recompute.num_layers + 1
-                                                                     : 0;
+  const bool leaves_out = framework_of(job.profile).last_replayed != kLastForward;
+  return leaves_out ? 2 * recompute.num_layers + 1 : 0;
 }
 
-// Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches
-// (block_fp8.cpp).
 std::int64_t microbatches_seen_by_time(const Job& job, const Plan& plan) {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kTorchtitan: return accumulated_microbatches(job, plan);
-    case MemoryModel::kMegatron:
-      return plan.precision == Precision::kFp8 ? num_microbatches(job, plan) : 0;
-    default: return 0;
-  }
+  const auto seen = framework_of(job.profile).microbatches_seen_by_time;
+  return seen != nullptr ? seen(job, plan) : 0;
 }
 
 }  // namespace
 
-// torchtitan's hosts gather and reduce for a microbatch; DeepSpeed's hooks, and how often it copies
-// gradients, follow ZeRO, and ZeRO-3's its ranks; Megatron-FSDP has hooks under ZeRO-3, and copies
-// weight gradients that it may have to make of their own.
 std::int64_t PricePieces::shardings(const Plan& plan) const {
-  switch (job.profile.memory_model) {
-    case MemoryModel::kTorchtitan:
-      return std::bit_cast<std::int64_t>(shardings_per_microbatch(job, plan));
-    case MemoryModel::kDeepspeed: return packed(plan.zero, grid().dp);
-    case MemoryModel::kMegatron:
-      return (fuses_weight_gradients(job, plan) ? 0 : 1) +
-             2 * (is_megatron_fsdp(job, plan) ? plan.zero : 0);
-    default: return 0;
-  }
+  const auto seen = framework_of(job.profile).sharding_seen_by_time;
+  return seen != nullptr ? seen(job, plan, grid().dp) : 0;
 }
 
 const PieceMemo<ModelTimes, 7>::Piece& PricePieces::times(const Plan& plan) {

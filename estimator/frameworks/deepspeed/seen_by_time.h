@@ -1,0 +1,12 @@
+// What times of blocks look at of a plan besides the sizes of blocks, in one number.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/plan/job.h"
+
+namespace shardplan {
+
+std::int64_t deepspeed_sharding_seen_by_time(const Job& job, const Plan& plan, std::int64_t dp);
+
+}  // namespace shardplan

@@ -1,0 +1,13 @@
+// What times of blocks look at of a plan besides the sizes of blocks, in one number.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/plan/job.h"
+
+namespace shardplan {
+
+std::int64_t torchtitan_microbatches_seen_by_time(const Job& job, const Plan& plan);
+std::int64_t torchtitan_sharding_seen_by_time(const Job& job, const Plan& plan, std::int64_t dp);
+
+}  // namespace shardplan
