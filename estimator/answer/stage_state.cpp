@@ -23,14 +23,14 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
                                             : SequenceRows{};
 }
 
-std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
-                                                       std::int64_t num_microbatches) {
+SeenBySequences seen_by_sequences(const Job& job, const Plan& plan, std::int64_t num_microbatches) {
   const Framework& framework = framework_of(job.profile);
-  if (framework.pipeline_seen_by_sequences != nullptr) {
-    return framework.pipeline_seen_by_sequences(job, plan, num_microbatches);
+  if (framework.seen_by_sequences != nullptr) {
+    return framework.seen_by_sequences(job, plan, num_microbatches);
   }
-  return {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
-          std::ssize(kSchedules) * num_microbatches + static_cast<std::int64_t>(plan.schedule)};
+  return {.pipeline = {2 * plan.vpp + (plan.pp > 1 ? 1 : 0),
+                       std::ssize(kSchedules) * num_microbatches +
+                           static_cast<std::int64_t>(plan.schedule)}};
 }
 
 }  // namespace shardplan

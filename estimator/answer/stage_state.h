@@ -1,7 +1,6 @@
 // What a framework holds on one pipeline rank besides activations.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -22,8 +21,6 @@ StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stag
 
 // What has the size of a microbatch.
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
-// What they look at of the pipeline besides the ends: equal numbers mean equal rows.
-std::array<std::int64_t, 2> pipeline_seen_by_sequences(const Job& job, const Plan& plan,
-                                                       std::int64_t num_microbatches);
+SeenBySequences seen_by_sequences(const Job& job, const Plan& plan, std::int64_t num_microbatches);
 
 }  // namespace shardplan

@@ -56,9 +56,9 @@ struct Framework {
                       const StageTensors& tensors, std::optional<std::int64_t> data_rank) = nullptr;
   // What has the size of a microbatch; none: it stands among the rows of the state.
   SequenceRows (*sequence_rows)(const Job& job, const Plan& plan, const StageEnds& ends) = nullptr;
-  // What these look at of the pipeline besides the ends; none: all of it.
-  std::array<std::int64_t, 2> (*pipeline_seen_by_sequences)(
-      const Job& job, const Plan& plan, std::int64_t num_microbatches) = nullptr;
+  // What these look at; none: all of it.
+  SeenBySequences (*seen_by_sequences)(const Job& job, const Plan& plan,
+                                       std::int64_t num_microbatches) = nullptr;
 
   // --- the replay of the allocator ---
 

@@ -80,6 +80,14 @@ struct StateRow {
 // Resident and p2p buffers of the size of a microbatch; rows without elements do not exist.
 using SequenceRows = std::array<StateRow, 10>;
 
+// What they look at of a plan besides the ends of their stage: plans that agree in it, and in the
+// sizes of a microbatch, have equal rows.
+struct SeenBySequences {
+  std::array<std::int64_t, 2> pipeline{};
+  bool experts = true;    // ep, etp
+  bool cp_method = true;  // and whether weight gradients are delayed
+};
+
 // Collects rows; those without elements or copies do not exist.
 struct StateRowList {
   std::int64_t alignment_bytes = 1;  // sizes are rounded up to multiples of it

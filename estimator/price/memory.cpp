@@ -95,22 +95,20 @@ void PricePieces::build_layout(const Plan& plan, LayoutPiece& layout) {
   layout.pattern = patterns.try_emplace(layout.of_class, std::ssize(patterns)).first->second;
 }
 
-// The same for all choices of recomputation. Megatron's know neither how context parallelism goes,
-// nor, but for a dispatcher that gathers the tokens of all, where experts lie.
+// The same for all choices of recomputation.
 const std::vector<StateBytes>& PricePieces::sequences(const Plan& plan,
                                                       const ScheduleShape& shape) {
-  const bool sees_all = !is_megatron(job.profile.memory_model);
-  const bool sees_experts = sees_all || job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
-  const auto pipeline = pipeline_seen_by_sequences(job, plan, shape.num_microbatches);
-  PieceKey<8> key = {
-      block_axes[0],
-      sees_experts ? block_axes[1] : 0,
-      sees_all ? block_axes[2] : microbatch_axes_number(plan, CpMethod::kRing, Schedule::kNone),
-      block_axes[4],
-      block_axes[5],
-      split_piece->number,
-      pipeline[0],
-      pipeline[1]};
+  const SeenBySequences seen = seen_by_sequences(job, plan, shape.num_microbatches);
+  PieceKey<8> key = {block_axes[0],
+                     seen.experts ? block_axes[1] : 0,
+                     seen.cp_method
+                         ? block_axes[2]
+                         : microbatch_axes_number(plan, CpMethod::kRing, Schedule::kNone),
+                     block_axes[4],
+                     block_axes[5],
+                     split_piece->number,
+                     seen.pipeline[0],
+                     seen.pipeline[1]};
   if (is_same(key, sequence_key)) {
     return last_sequences;
   }

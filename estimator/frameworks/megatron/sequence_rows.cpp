@@ -166,11 +166,13 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
   return sized(rows);
 }
 
-std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,
-                                                                std::int64_t num_microbatches) {
+SeenBySequences seen_by_megatron_sequences(const Job& job, const Plan& plan,
+                                           std::int64_t num_microbatches) {
   const std::int64_t limit = job.profile.deferred_embedding_wgrads;
   const std::int64_t deferred = limit > 0 ? std::min(limit + 1, num_microbatches) : 0;
-  return {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)};
+  return {.pipeline = {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)},
+          .experts = job.profile.moe_dispatcher == MoeDispatcher::kAllGather,
+          .cp_method = false};
 }
 
 }  // namespace shardplan

@@ -2,7 +2,6 @@
 // stay, and what the loop of the pipeline schedule holds (core/pipeline_parallel/schedules.py).
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "estimator/ledger/stage_layout.h"
@@ -11,10 +10,11 @@
 namespace shardplan {
 
 SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
-// What they look at of the pipeline besides the ends: whether there are several stages, several
-// chunks on each, and how many microbatches before the last one leave gradients of the output layer
-// for later.
-std::array<std::int64_t, 2> megatron_pipeline_seen_by_sequences(const Job& job, const Plan& plan,
-                                                                std::int64_t num_microbatches);
+// What they look at: of the pipeline whether there are several stages, several chunks on each, and
+// how many microbatches before the last one leave gradients of the output layer for later; of
+// experts nothing, but for a dispatcher that gathers the tokens of all; nor how context parallelism
+// goes.
+SeenBySequences seen_by_megatron_sequences(const Job& job, const Plan& plan,
+                                           std::int64_t num_microbatches);
 
 }  // namespace shardplan
