@@ -1,7 +1,7 @@
 // Uneven loads: the spread by counting, the draws by their moments, what they change by laws.
+#include "estimator/plan/expert_loads.h"
 #include "estimator/allocator/replay.h"
 #include "estimator/answer/stage_memory.h"
-#include "estimator/plan/expert_loads.h"
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // Orders and sizes of allocations in traces of torchtitan v0.2.2 with PyTorch 2.11 on an H200
 // (torch.cuda.memory._record_memory_history), the other ranks of the process group faked.
-#include "estimator/answer/stage_memory.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
+#include "estimator/answer/stage_memory.h"
 
 #include <doctest/doctest.h>
 
