@@ -1,4 +1,4 @@
-// What a framework's blocks keep and use.
+// Blocks of the job's framework: their rows, their buckets, and how much of a plan they look at.
 #pragma once
 
 #include "estimator/ledger/block_memory.h"

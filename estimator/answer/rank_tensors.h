@@ -1,4 +1,4 @@
-// What the ranks of a pipeline stage allocate differently.
+// Differences between the allocations of the ranks of a pipeline stage.
 #pragma once
 
 #include "estimator/ledger/allocation.h"
@@ -6,7 +6,7 @@
 
 namespace shardplan {
 
-// What tells the timelines of a stage's ranks apart.
+// Timelines of a stage's ranks are equal where these are.
 struct RankTensors {
   BuiltStage built;
   std::int64_t rank = 0;  // where more than what it builds depends on it, else 0

@@ -1,4 +1,4 @@
-// What a framework holds on one pipeline rank besides activations.
+// State of one pipeline rank: all that a framework holds there besides activations.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@
 namespace shardplan {
 namespace {
 
-// Of a framework whose ranks hold rows alone, all data-parallel ones the same.
+// The state of a framework whose ranks hold rows alone, all data-parallel ones the same.
 template <auto rows>
 StageState state_of(const Job& job, const Plan& plan, const StageLayout& stage,
                     const StageTensors& tensors, std::optional<std::int64_t> /*data_rank*/) {
@@ -62,7 +62,8 @@ BuiltStage nanotron_built(const Job& job, const Plan& plan, const StageLayout& s
   return nanotron_start_up(job, plan, stage, tensors);
 }
 
-// Its time, and what its formula leaves out, are Megatron-LM's, on which the paper measured.
+// The paper's formula. Time, and what the formula leaves out, are Megatron-LM's, on which the paper
+// measured.
 constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
                                   .block_rows = megatron_rows,
                                   .state = megatron_state,

@@ -8,7 +8,7 @@
 
 namespace shardplan {
 
-// Those around the unit that runs at the peak.
+// Adds the buffers around the unit that runs at the peak.
 void add_fsdp_rows(std::vector<Row>& rows, const Job& job, const Plan& plan,
                    const StagePieces& pieces);
 

@@ -1,4 +1,4 @@
-// What an estimate says beside its numbers: what it assumes, and what is not counted.
+// Notes of an estimate beside its numbers: its assumptions, and what is not counted.
 #pragma once
 
 #include <string>

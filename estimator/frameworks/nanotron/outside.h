@@ -1,4 +1,4 @@
-// What the driver counts beside the allocator's segments.
+// Memory of a rank that the driver counts beside the allocator's segments.
 #pragma once
 
 #include "estimator/ledger/outside.h"
@@ -6,7 +6,7 @@
 
 namespace shardplan {
 
-// Of one rank of a pipeline's stage.
+// Adds the parts of one rank of pipeline stage pp_rank.
 void add_nanotron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
                           OutsideParts& parts);
 

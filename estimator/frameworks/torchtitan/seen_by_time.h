@@ -1,4 +1,4 @@
-// What times of blocks look at of a plan besides the sizes of blocks, in one number.
+// Keys of prices: all that times of blocks look at of a plan besides sizes, in one number.
 #pragma once
 
 #include <cstdint>
