@@ -49,11 +49,14 @@ BlockSet block_set(const Job& job, const Plan& plan) {
   return set;
 }
 
-FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
+bool gathers_by_unit(const Job& job, const Plan& plan) {
   const Framework& framework = framework_of(job.profile);
-  return framework.gathers_by_unit != nullptr && framework.gathers_by_unit(job, plan)
-             ? framework.chunk_buffers(job, plan, chunk)
-             : FsdpBuffers{};
+  return framework.gathers_by_unit != nullptr && framework.gathers_by_unit(job, plan);
+}
+
+FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
+  return gathers_by_unit(job, plan) ? framework_of(job.profile).chunk_buffers(job, plan, chunk)
+                                    : FsdpBuffers{};
 }
 
 bool rows_see_whole_plan(const Job& job) {

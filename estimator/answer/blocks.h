@@ -12,6 +12,8 @@ bool has_block(const Job& job, BlockKind kind);
 BlockMemory block_memory(const Job& job, const Plan& plan, BlockKind kind);
 BlockSet block_set(const Job& job, const Plan& plan);
 
+// Whether the units of a chunk gather and reduce buckets.
+bool gathers_by_unit(const Job& job, const Plan& plan);
 // Buckets that the units of a chunk gather and reduce; empty where they have none.
 FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk);
 

@@ -1,5 +1,5 @@
-// What the model asks of a training framework. Nothing outside estimator/frameworks knows one by
-// name.
+// The interface of a training framework: all that the model asks of one. New code outside
+// estimator/frameworks knows none by name.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ struct Framework {
   std::vector<BlockRow> (*block_rows)(const Job& job, const Plan& plan, BlockKind kind) = nullptr;
   // Kinds of blocks that are this framework's own, not the model's; none: no such.
   bool (*has_own_block)(const Job& job, BlockKind kind) = nullptr;
-  // What of a plan rows of blocks look at; none: of all of it.
+  // The part of a plan that rows of blocks look at; none: all of it.
   SeenByBlock (*seen_by_block)(const Job& job, const Plan& plan, BlockKind kind) = nullptr;
   // Rows of blocks go by the name of their tensor alone: those of equal names are one.
   bool names_rows_by_tensor = false;
@@ -41,7 +41,7 @@ struct Framework {
 
   // Whether the units of a chunk gather and reduce buckets; none: never.
   bool (*gathers_by_unit)(const Job& job, const Plan& plan) = nullptr;
-  // Those buckets, and the rows of what is alive of them at the peak.
+  // The buckets of a chunk, and rows of those that are alive at the peak.
   FsdpBuffers (*chunk_buffers)(const Job& job, const Plan& plan,
                                const ChunkLayout& chunk) = nullptr;
   void (*add_buffer_rows)(std::vector<Row>& rows, const Job& job, const Plan& plan,
@@ -54,9 +54,9 @@ struct Framework {
   // of the fullest.
   StageState (*state)(const Job& job, const Plan& plan, const StageLayout& stage,
                       const StageTensors& tensors, std::optional<std::int64_t> data_rank) = nullptr;
-  // What has the size of a microbatch; none: it stands among the rows of the state.
+  // Rows of the size of a microbatch; none: they stand among the rows of the state.
   SequenceRows (*sequence_rows)(const Job& job, const Plan& plan, const StageEnds& ends) = nullptr;
-  // What these look at; none: all of it.
+  // The part of a plan that sequence_rows look at; none: all of it.
   SeenBySequences (*seen_by_sequences)(const Job& job, const Plan& plan,
                                        std::int64_t num_microbatches) = nullptr;
 
@@ -75,8 +75,8 @@ struct Framework {
                                            const StagePieces& pieces, std::int64_t rank) = nullptr;
   // Whether ranks that share the optimizer's state have tensors of different sizes; none: never.
   bool (*tells_shards)(const Plan& plan) = nullptr;
-  // Longer timelines than a tenth of a second of replay takes are not replayed, but for the first:
-  // with one tensor for each row.
+  // No more stages are replayed, the fullest first, once their timelines have had so many events: a
+  // tenth of a second, where a timeline has one tensor for each row.
   std::int64_t most_events = 64'000;
 
   // --- keys of prices: what of a plan the times of blocks look at besides their sizes ---

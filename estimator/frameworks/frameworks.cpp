@@ -51,10 +51,8 @@ StageState state_of(const Job& job, const Plan& plan, const StageLayout& stage,
 constexpr bool is_zero_1(const Plan& plan) {
   return plan.zero == 1;
 }
-
-// Logits, their cast and the loss, which may lie on different ranks.
-bool has_nanotron_block(const Job& /*job*/, BlockKind kind) {
-  return kind == BlockKind::kLogits || kind == BlockKind::kCast || kind == BlockKind::kLoss;
+constexpr bool is_below_zero_3(const Plan& plan) {
+  return plan.zero < 3;
 }
 
 BuiltStage nanotron_built(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -143,10 +141,10 @@ constexpr Framework kDeepspeed = {
            std::optional<std::int64_t> data_rank) { return deepspeed_state(job, plan, data_rank); },
     .timeline = [](const Job& job, const Plan& plan, const StagePieces&,
                    std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
-    .tells_shards = [](const Plan& plan) { return plan.zero < 3; },
+    .tells_shards = is_below_zero_3,
     .sharding_seen_by_time = deepspeed_sharding_seen_by_time,
     .add_outside = add_deepspeed_outside,
-    .knows_data_ranks = [](const Plan& plan) { return plan.zero < 3; },
+    .knows_data_ranks = is_below_zero_3,
     .add_assumptions = add_deepspeed_assumptions,
     .not_counted = deepspeed_not_counted};
 

@@ -226,12 +226,9 @@ const FsdpBuffers& PricePieces::buffers(const Plan& plan, std::size_t layout) {
 void PricePieces::find_chunks(const Plan& plan, const BlockMemo::Piece& block,
                               const LayoutPiece& stages) {
   chunk_byte_space.resize(stages.chunks.size());
-  const Framework& framework = framework_of(job.profile);
-  const bool gathers_by_unit =
-      framework.gathers_by_unit != nullptr && framework.gathers_by_unit(job, plan);
   const bool takes_sums = job.profile.allocator != AllocatorKind::kStaticArenas &&
-                          !framework.writes_next_input && !gathers_by_unit &&
-                          !shards_in_pipeline(job, plan);
+                          !framework_of(job.profile).writes_next_input &&
+                          !gathers_by_unit(job, plan) && !shards_in_pipeline(job, plan);
   if (takes_sums) {
     sum_chunks(plan, block, stages);
     return;

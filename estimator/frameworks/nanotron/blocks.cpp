@@ -445,4 +445,8 @@ std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind 
   return rows.rows;
 }
 
+bool has_nanotron_block(const Job& /*job*/, BlockKind kind) {
+  return kind == BlockKind::kLogits || kind == BlockKind::kCast || kind == BlockKind::kLoss;
+}
+
 }  // namespace shardplan

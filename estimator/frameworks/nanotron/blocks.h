@@ -13,6 +13,8 @@
 namespace shardplan {
 
 std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind);
+// Logits, their cast and the loss, which may lie on different ranks, are kinds of their own.
+bool has_nanotron_block(const Job& job, BlockKind kind);
 
 std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
                                           const StageLayout& stage, const StageTensors& tensors);

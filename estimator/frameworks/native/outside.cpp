@@ -5,6 +5,7 @@
 
 #include "estimator/frameworks/native/communicators.h"
 #include "estimator/frameworks/pieces/communicators.h"
+#include "estimator/plan/units.h"
 
 namespace shardplan {
 namespace {

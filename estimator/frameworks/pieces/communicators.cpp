@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "estimator/plan/units.h"
+
 namespace shardplan {
 namespace {
 
@@ -13,6 +15,7 @@ constexpr std::int64_t kContextBytes = 649'986'048;  // torch process, driver 58
 constexpr std::int64_t kLibraryBytes = 154'075'136;  // cuBLAS, cuDNN, loaded kernels
 constexpr std::int64_t kNcclBytes = 170 * kMiB;      // with the first communicator of a process
 constexpr std::int64_t kFirstCollectiveBytes = 186 * kMiB;   // with its first connected ring
+constexpr std::int64_t kFirstSendBytes = 62 * kMiB;          // with its first connected peer
 constexpr std::int64_t kIdleCommunicatorBytes = 197 * kMiB;  // of several ranks, never used
 constexpr std::int64_t kSingleRankBytes = 388 * kMiB;        // of one rank, used or not
 
@@ -25,10 +28,9 @@ constexpr std::int64_t kPeerChannels = 32;
 // Peers beyond NVLink share one pool per communicator: 64 channels x 16 slots x 512 KiB.
 constexpr std::int64_t kNetworkPoolBytes = std::int64_t{64} * 16 * 512 * kKiB;
 
-// Bytes that one communicator and one process pay, from the GPU's file where it has them.
+// Bytes that communicators take, and a process with the first ones, from the GPU's file where it
+// has them.
 struct Prices {
-  std::int64_t context = 0;
-  std::int64_t libraries = 0;
   std::int64_t nccl = 0;
   std::int64_t first_collective = 0;
   std::int64_t idle = 0;
@@ -39,8 +41,6 @@ struct Prices {
 Prices prices_of(const Job& job) {
   const GpuSpec& gpu = job.cluster.gpu;
   Prices prices;
-  prices.context = gpu.context_bytes.value_or(kContextBytes);
-  prices.libraries = gpu.library_bytes.value_or(kLibraryBytes);
   prices.idle = gpu.idle_communicator_bytes.value_or(kIdleCommunicatorBytes);
   const std::int64_t used =
       gpu.next_communicator_bytes.value_or(prices.idle + kRingChannels * kChannelBytes);

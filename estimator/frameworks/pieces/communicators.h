@@ -11,7 +11,6 @@
 #include "estimator/plan/job.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/rank_grid.h"
-#include "estimator/plan/units.h"
 
 namespace shardplan {
 
@@ -141,7 +140,5 @@ void add_process(std::int64_t context_bytes, Origin context, std::int64_t librar
 constexpr Origin origin_of(const std::optional<std::int64_t>& measured_bytes) {
   return measured_bytes ? Origin::kMeasured : Origin::kMeasuredElsewhere;
 }
-// With the first connected peer of a process.
-inline constexpr std::int64_t kFirstSendBytes = 62 * kMiB;
 
 }  // namespace shardplan
