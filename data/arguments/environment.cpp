@@ -6,7 +6,7 @@
 
 #include "data/arguments/run_settings.h"
 #include "data/read/json_message.h"
-#include "estimator/frameworks/megatron/overlap_rules.h"
+#include "estimator/frameworks/framework.h"
 
 namespace shardplan {
 namespace {
@@ -112,8 +112,10 @@ void read_workspace(const Setting& setting, RunReading& run, const Library& libr
 void read_overlaps_as_off(const Setting& setting, RunReading& run) {
   FrameworkProfile& profile = run.job.profile;
   std::string found;
-  for (const std::string& overlap : overlaps_of(profile, run.plan)) {
-    found += (found.empty() ? "" : ", ") + overlap;
+  if (const auto overlaps = framework_of(profile).overlaps; overlaps != nullptr) {
+    for (const std::string& overlap : overlaps(profile, run.plan)) {
+      found += (found.empty() ? "" : ", ") + overlap;
+    }
   }
   if (!found.empty()) {
     run.notes.push_back(setting.place + "one kernel runs at a time; read as off: " + found);

@@ -9,6 +9,7 @@
 #include "data/read/count_word.h"
 #include "data/read/json_message.h"
 #include "data/read/library.h"
+#include "estimator/frameworks/framework.h"
 
 namespace shardplan {
 namespace {
@@ -156,7 +157,7 @@ ProfileFile read_profile(const Library& library, const std::string& framework) {
     result = read_base(reader, library);
   } else {
     result.profile.name = reader.string("name");
-    result.profile.memory_model = read_memory_model(reader);
+    set_framework(result.profile, read_memory_model(reader));
   }
   result.profile.version = reader.string("version");
   reader.string("source");

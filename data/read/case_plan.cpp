@@ -4,7 +4,6 @@
 
 #include "data/read/case_line.h"
 #include "data/read/case_members.h"
-#include "estimator/frameworks/megatron/muon.h"
 
 namespace shardplan {
 

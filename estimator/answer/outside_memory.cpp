@@ -1,5 +1,6 @@
 #include "estimator/answer/outside_memory.h"
 
+#include <algorithm>
 #include <string>
 
 #include "estimator/frameworks/framework.h"
@@ -37,6 +38,13 @@ std::int64_t outside_bytes(const Job& job, const Plan& plan, std::int64_t pp_ran
   OutsideSum outside;
   framework_of(job.profile).add_outside(job, plan, pp_rank, outside);
   return outside.bytes();
+}
+
+SeenByOutside seen_by_outside(const Job& job, const Plan& plan) {
+  const Framework& framework = framework_of(job.profile);
+  return framework.seen_by_outside != nullptr
+             ? framework.seen_by_outside(job, plan)
+             : SeenByOutside{.chunks = std::min<std::int64_t>(plan.vpp, 2)};
 }
 
 }  // namespace shardplan

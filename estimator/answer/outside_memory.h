@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "estimator/ledger/outside.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
 
@@ -16,5 +17,7 @@ std::vector<Row> outside_rows(const Job& job, const Plan& plan, std::int64_t pp_
 
 // The sum of outside_rows without building them; for search.
 std::int64_t outside_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank);
+
+SeenByOutside seen_by_outside(const Job& job, const Plan& plan);
 
 }  // namespace shardplan

@@ -1,5 +1,6 @@
 #include "estimator/answer/rank_tensors.h"
 
+#include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/ledger/parameter_elements.h"
 #include "estimator/ledger/stage_tensors.h"

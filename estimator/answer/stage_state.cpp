@@ -4,6 +4,14 @@
 
 namespace shardplan {
 
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage) {
+  const Framework& framework = framework_of(job.profile);
+  return stage_tensors(job, plan, stage,
+                       framework.contiguous_buffers != nullptr
+                           ? framework.contiguous_buffers(job, plan)
+                           : ContiguousBuffers{});
+}
+
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,
                        std::optional<std::int64_t> data_rank) {
   return stage_state(job, plan, stage, stage_tensors(job, plan, stage), data_rank);

@@ -10,6 +10,9 @@
 
 namespace shardplan {
 
+// Parameters of the stage, in contiguous buffers cut as the framework does.
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage);
+
 // Everything that does not depend on the sequence or the micro-batch; all of DeepSpeed, of the
 // fullest data-parallel rank where none is given.
 StageState stage_state(const Job& job, const Plan& plan, const StageLayout& stage,

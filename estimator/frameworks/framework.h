@@ -24,6 +24,9 @@ struct Framework {
   // Which plans it refuses, in the order in which the rules are tried.
   std::span<const ValidityRule> (*rules)();
 
+  // What plans and stages of it are made of.
+  FrameworkLayout layout = {};
+
   // --- blocks ---
 
   // Rows of a block of one microbatch; none: they stand among those of the state.
@@ -49,6 +52,8 @@ struct Framework {
 
   // --- what a stage holds ---
 
+  // How contiguous buffers of parameters are cut; none: not at all.
+  ContiguousBuffers (*contiguous_buffers)(const Job& job, const Plan& plan) = nullptr;
   // What a stage holds that depends neither on the sequence nor on the micro-batch, without
   // `parameters` and the sums of rows; where data-parallel ranks differ, of the one asked for, else
   // of the fullest.
@@ -87,15 +92,34 @@ struct Framework {
   std::int64_t (*sharding_seen_by_time)(const Job& job, const Plan& plan,
                                         std::int64_t dp) = nullptr;
 
-  // What the driver counts beside the allocator's segments, of one rank of a stage.
+  // --- claims that bounds of a search rest on, each with a property test ---
+
+  // Weights and gradients are whole on every rank, but where units gather buckets.
+  bool holds_whole_weights = false;
+  // Offloading the optimizer adds rows beside those that it takes away.
+  bool offload_adds_buffers = false;
+
+  // --- the default space of a search ---
+
+  // The highest ZeRO stage that is tried unasked.
+  std::int64_t most_zero_unasked = 3;
+  // Every number of replicas is tried that divides the nodes, as rings over all GPUs have a step
+  // for each of them; else one replica a node, where gradients can be sharded.
+  bool gains_by_replicas = false;
+
+  // What the driver counts beside the allocator's segments, of one rank of a stage, and the part of
+  // a plan that it looks at besides its groups and schedule.
   void (*add_outside)(const Job& job, const Plan& plan, std::int64_t pp_rank,
                       OutsideParts& parts) = nullptr;
+  SeenByOutside (*seen_by_outside)(const Job& job, const Plan& plan) = nullptr;
 
   // A closed formula in place of rows. What it says to fit is a share of the nominal capacity.
   MemoryEstimate (*formula)(const Job& job, const Plan& plan) = nullptr;
   // Whether the tensors of every data-parallel rank are known apart; none: never.
   bool (*knows_data_ranks)(const Plan& plan) = nullptr;
 
+  // What runs beside something else, each option with its value; none: nothing.
+  std::vector<std::string> (*overlaps)(const FrameworkProfile& profile, const Plan& plan) = nullptr;
   // What the numbers of an estimate rest on; none: nothing to say.
   void (*add_assumptions)(const Job& job, const Plan& plan, const PlanPieces& pieces,
                           std::vector<Assumption>& assumptions) = nullptr;
@@ -104,5 +128,8 @@ struct Framework {
 };
 
 const Framework& framework_of(const FrameworkProfile& profile);
+
+// Makes it the profile's framework, with its layout.
+void set_framework(FrameworkProfile& profile, MemoryModel memory_model);
 
 }  // namespace shardplan

@@ -14,22 +14,28 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/fsdp_rows.h"
+#include "estimator/frameworks/megatron/layout.h"
 #include "estimator/frameworks/megatron/notes.h"
 #include "estimator/frameworks/megatron/outside.h"
+#include "estimator/frameworks/megatron/overlap_rules.h"
 #include "estimator/frameworks/megatron/rules.h"
 #include "estimator/frameworks/megatron/seen_by_time.h"
 #include "estimator/frameworks/megatron/sequence_rows.h"
 #include "estimator/frameworks/megatron/state.h"
+#include "estimator/frameworks/megatron/weights.h"
 #include "estimator/frameworks/nanotron/blocks.h"
+#include "estimator/frameworks/nanotron/layout.h"
 #include "estimator/frameworks/nanotron/notes.h"
 #include "estimator/frameworks/nanotron/outside.h"
 #include "estimator/frameworks/nanotron/rules.h"
 #include "estimator/frameworks/native/blocks.h"
+#include "estimator/frameworks/native/layout.h"
 #include "estimator/frameworks/native/notes.h"
 #include "estimator/frameworks/native/outside.h"
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
+#include "estimator/frameworks/torchtitan/layout.h"
 #include "estimator/frameworks/torchtitan/notes.h"
 #include "estimator/frameworks/torchtitan/outside.h"
 #include "estimator/frameworks/torchtitan/rules.h"
@@ -69,37 +75,50 @@ constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
                                   .add_outside = add_megatron_outside,
                                   .formula = estimate_fujii2024};
 
-constexpr Framework kMegatron = {.rules = megatron_validity_rules,
-                                 .block_rows = megatron_rows,
-                                 .seen_by_block = seen_by_megatron_block,
-                                 .gathers_by_unit = is_megatron_fsdp,
-                                 .chunk_buffers = fsdp_buffers,
-                                 .add_buffer_rows = add_fsdp_rows,
-                                 .state = megatron_state,
-                                 .sequence_rows = megatron_sequence_rows,
-                                 .seen_by_sequences = seen_by_megatron_sequences,
-                                 .built = megatron_built,
-                                 .made_once_bytes = dummy_gradient_bytes,
-                                 .tells_shards = is_zero_1,
-                                 .microbatches_seen_by_time = megatron_microbatches_seen_by_time,
-                                 .sharding_seen_by_time = megatron_sharding_seen_by_time,
-                                 .add_outside = add_megatron_outside,
-                                 .add_assumptions = add_megatron_assumptions,
-                                 .not_counted = megatron_not_counted};
+constexpr Framework kMegatron = {
+    .rules = megatron_validity_rules,
+    .layout = kMegatronLayout,
+    .block_rows = megatron_rows,
+    .seen_by_block = seen_by_megatron_block,
+    .gathers_by_unit = is_megatron_fsdp,
+    .chunk_buffers = fsdp_buffers,
+    .add_buffer_rows = add_fsdp_rows,
+    .contiguous_buffers = megatron_buffers,
+    .state = megatron_state,
+    .sequence_rows = megatron_sequence_rows,
+    .seen_by_sequences = seen_by_megatron_sequences,
+    .built = megatron_built,
+    .made_once_bytes = dummy_gradient_bytes,
+    .tells_shards = is_zero_1,
+    .microbatches_seen_by_time = megatron_microbatches_seen_by_time,
+    .sharding_seen_by_time = megatron_sharding_seen_by_time,
+    .holds_whole_weights = true,
+    .most_zero_unasked = 1,  // 2 and 3 are Megatron-FSDP: another implementation
+    .add_outside = add_megatron_outside,
+    .seen_by_outside = outside_seen_by_megatron,
+    .overlaps = overlaps_of,
+    .add_assumptions = add_megatron_assumptions,
+    .not_counted = megatron_not_counted};
 
 constexpr Framework kMegatronLocal = {.rules = megatron_local_validity_rules,
+                                      .layout = kMegatronLocalLayout,
                                       .block_rows = megatron_local_rows,
                                       .seen_by_block = seen_by_megatron_block,
+                                      .contiguous_buffers = megatron_buffers,
                                       .state = megatron_state,
                                       .sequence_rows = megatron_sequence_rows,
                                       .seen_by_sequences = seen_by_megatron_sequences,
                                       .built = megatron_built,
                                       .tells_shards = is_zero_1,
+                                      .holds_whole_weights = true,
                                       .add_outside = add_megatron_outside,
+                                      .seen_by_outside = outside_seen_by_megatron,
+                                      .overlaps = overlaps_of,
                                       .add_assumptions = add_megatron_assumptions,
                                       .not_counted = megatron_not_counted};
 
 constexpr Framework kNative = {.rules = native_validity_rules,
+                               .layout = kNativeLayout,
                                .block_rows = native_rows,
                                .seen_by_block = seen_by_native_block,
                                .names_rows_by_tensor = true,
@@ -108,10 +127,12 @@ constexpr Framework kNative = {.rules = native_validity_rules,
                                .state = state_of<native_state_rows>,
                                .sequence_rows = native_sequence_rows,
                                .add_outside = add_native_outside,
+                               .seen_by_outside = outside_seen_by_native,
                                .not_counted = native_not_counted};
 
 constexpr Framework kTorchtitan = {
     .rules = torchtitan_validity_rules,
+    .layout = kTorchtitanLayout,
     .block_rows = torchtitan_rows,
     .has_own_block = has_torchtitan_block,
     .state = torchtitan_state,
@@ -121,11 +142,13 @@ constexpr Framework kTorchtitan = {
     .most_events = 150'000,  // of every tensor
     .microbatches_seen_by_time = torchtitan_microbatches_seen_by_time,
     .sharding_seen_by_time = torchtitan_sharding_seen_by_time,
+    .gains_by_replicas = true,
     .add_outside = add_torchtitan_outside,
     .add_assumptions = add_torchtitan_assumptions,
     .not_counted = torchtitan_not_counted};
 
 constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
+                                 .layout = kNanotronLayout,
                                  .block_rows = nanotron_rows,
                                  .has_own_block = has_nanotron_block,
                                  .state = state_of<nanotron_state_rows>,
@@ -143,6 +166,7 @@ constexpr Framework kDeepspeed = {
                    std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
     .tells_shards = is_below_zero_3,
     .sharding_seen_by_time = deepspeed_sharding_seen_by_time,
+    .offload_adds_buffers = true,
     .add_outside = add_deepspeed_outside,
     .knows_data_ranks = is_below_zero_3,
     .add_assumptions = add_deepspeed_assumptions,
@@ -154,6 +178,11 @@ constexpr std::array kFrameworks = {kFujii2024,     kMegatron, kNative,   kTorch
 static_assert(kFrameworks.size() == kMemoryModels.size());
 
 }  // namespace
+
+void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {
+  profile.memory_model = memory_model;
+  profile.layout = framework_of(profile).layout;
+}
 
 const Framework& framework_of(const FrameworkProfile& profile) {
   return kFrameworks[static_cast<std::size_t>(profile.memory_model)];

@@ -264,11 +264,4 @@ std::int64_t entry_bytes(const BlockSummaries& blocks, Pass pass, BlockKind befo
                                                                : entered.input_entry_bytes;
 }
 
-SeparateNorms separate_norms(const Job& job, bool is_moe) {
-  if (job.profile.memory_model != MemoryModel::kMegatron) {
-    return {};
-  }
-  return {.attention = job.model.is_mla(), .ffn = is_moe};
-}
-
 }  // namespace shardplan

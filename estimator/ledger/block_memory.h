@@ -188,17 +188,6 @@ struct BlockMemory {
   BlockSummary summary;
 };
 
-// The norms before attention and FFN that stand alone, whose outputs recomputation of `layernorm`
-// drops. Transformer Engine fuses the others into the linear layer behind them, and Megatron-LM
-// puts an IdentityOp in their place, of which nothing is recomputed (core_v0.16.1
-// core/models/gpt/gpt_layer_specs.py:182-277, core/transformer/transformer_layer.py:382-435):
-// before grouped-query attention, and before a dense FFN.
-struct SeparateNorms {
-  bool attention = true;
-  bool ffn = true;
-};
-SeparateNorms separate_norms(const Job& job, bool is_moe);
-
 // What the rows of a kind of block look at of a plan's choices: plans that agree in it, and in tp,
 // sequence_parallel, cp, micro_batch, precision and whether weight gradients are delayed, have
 // equal rows.
@@ -207,6 +196,7 @@ struct SeenByBlock {
   bool experts = false;  // etp, moe_buffer_factor, and
   std::int64_t ep = 1;   // an ep, at most the plan's, with which they are equal
   bool cp_method = false;
+  std::int64_t gradients = 0;  // how products hand on gradients of weights, as one number
 };
 
 // Index by BlockKind.

@@ -34,4 +34,12 @@ class OutsideSum : public OutsideParts {
   std::int64_t bytes_ = 0;
 };
 
+// What outside memory looks at of a plan besides its groups, schedule and precision: plans that
+// agree in it are equal there.
+struct SeenByOutside {
+  std::int64_t chunks = 1;      // of a rank
+  bool layers = false;          // which ones a rank has
+  std::int64_t microbatch = 0;  // its sizes as one number
+};
+
 }  // namespace shardplan

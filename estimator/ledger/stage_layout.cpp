@@ -60,12 +60,11 @@ RecomputeGroups recompute_groups(const Plan& plan, std::int64_t layers) {
   return {.recomputed_layers = std::min(plan.recompute.num_layers, layers), .group = 1};
 }
 
-// torchtitan distributed/activation_checkpoint.py, _apply_layer_sac: every second layer of those
-// that the rank built is recomputed, counted over its chunks; and ends of a chunk are kinds of
-// their own: of a pipeline those that meet its buffers, a first layer and one without a head
-// behind.
-void append_titan_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
-                         const ModelChunk& chunk, std::int64_t layers_before) {
+// Ends of a chunk are kinds of their own: of a pipeline those that meet its buffers, a first layer
+// and one without a head behind. Where every second layer is recomputed, layers count over all
+// chunks of the rank (torchtitan distributed/activation_checkpoint.py, _apply_layer_sac).
+void append_placed_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
+                          const ModelChunk& chunk, std::int64_t layers_before) {
   const std::int64_t layers = chunk.num_layers;
   const bool is_pipelined = plan.pp > 1;
   const auto kind_at = [&](std::int64_t layer) {
@@ -114,8 +113,8 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
   if (chunk.has_embedding) {
     single(BlockKind::kEmbedding, 1);
   }
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
-    append_titan_layers(layout.units, job, plan, chunk, stage.num_layers);
+  if (job.profile.layout.layers_differ_by_place) {
+    append_placed_layers(layout.units, job, plan, chunk, stage.num_layers);
   } else {
     append_layers(layout.units, job, plan, chunk);
   }
@@ -134,8 +133,9 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
     single(BlockKind::kLoss, 1);
   }
   layout.sends_output = !chunk.has_loss;
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  if (layout.sends_output && (is_native || !job.profile.deallocate_pipeline_outputs)) {
+  const bool keeps_output =
+      job.profile.layout.sends_from_buffers || !job.profile.deallocate_pipeline_outputs;
+  if (layout.sends_output && keeps_output) {
     single(BlockKind::kSentOutput, 1);
   }
   return layout;

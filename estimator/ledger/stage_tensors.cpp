@@ -4,8 +4,6 @@
 #include <array>
 #include <numeric>
 
-#include "estimator/frameworks/megatron/fp8_weights.h"
-
 namespace shardplan {
 namespace {
 
@@ -174,18 +172,8 @@ void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, st
 
 }  // namespace
 
-// distributed_data_parallel.py and training.py: buckets only with overlapped reduction, on the
-// first pipeline rank and in its first chunk.
-std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
-                                      std::int64_t shard) {
-  constexpr std::int64_t kSmallest = 40'000'000;
-  constexpr std::int64_t kPerRank = 1'000'000;
-  const bool buckets = is_megatron(job.profile.memory_model) && job.profile.overlap_grad_reduce &&
-                       stage.pp_rank == 0 && chunk == 0;
-  return buckets ? std::max(kSmallest, kPerRank * shard) : 0;
-}
-
-StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage) {
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage,
+                           const ContiguousBuffers& cut) {
   StageTensors tensors;
   TensorsByKind local;
   std::array<bool, kNumBlockKinds> needed{};
@@ -202,17 +190,16 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
   }
   const std::int64_t dense_shard = dense_shard_size(job, plan);
   const std::int64_t expert_shard = expert_state_shards(job, plan);
-  const bool linear_apart = keeps_fp8_weights(job, plan);
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
-    const auto buffer = [&](std::int64_t shard) {
-      return PaddedBuffer(shard, megatron_bucket_elements(job, stage, chunk, shard));
-    };
-    PaddedBuffers buffers = {.dense = buffer(dense_shard),
-                             .linear = buffer(dense_shard),
-                             .expert = buffer(expert_shard)};
+    const bool has_buckets = stage.pp_rank == 0 && chunk == 0;
+    const std::int64_t dense_bucket = has_buckets ? cut.dense_bucket : 0;
+    PaddedBuffers buffers = {
+        .dense = PaddedBuffer(dense_shard, dense_bucket),
+        .linear = PaddedBuffer(dense_shard, dense_bucket),
+        .expert = PaddedBuffer(expert_shard, has_buckets ? cut.expert_bucket : 0)};
     const std::int64_t before = tensors.dense + tensors.expert;
     const std::int64_t linear_before = tensors.dense_linear + tensors.expert;
-    add_chunk(tensors, local, stage.chunks[chunk], linear_apart, buffers);
+    add_chunk(tensors, local, stage.chunks[chunk], cut.linear_apart, buffers);
     const std::int64_t elements = tensors.dense + tensors.expert - before;
     if (elements > tensors.largest_chunk) {
       tensors.largest_chunk = elements;

@@ -34,11 +34,15 @@ struct StageTensors {
   std::int64_t layers_expert = 0;
 };
 
-// Elements of which a bucket of Megatron-LM's gradient buffer has at least so many; 0: one bucket.
-std::int64_t megatron_bucket_elements(const Job& job, const StageLayout& stage, std::size_t chunk,
-                                      std::int64_t shard);
+// How contiguous buffers are cut. A bucket has at least so many elements, 0: the buffer is one.
+struct ContiguousBuffers {
+  std::int64_t dense_bucket = 0;  // in the first chunk of the first pipeline rank
+  std::int64_t expert_bucket = 0;
+  bool linear_apart = false;  // weights of dense linear layers have a buffer of their own
+};
 
-StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage);
+StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage,
+                           const ContiguousBuffers& cut);
 
 // Elements of one block on one rank; before ZeRO-3 divides them.
 LocalParameters block_parameters(const Job& job, const Plan& plan, BlockKind kind);

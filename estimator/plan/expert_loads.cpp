@@ -58,11 +58,10 @@ std::vector<double> largest_normals() {
 
 }  // namespace
 
-// Tokens of all ranks that exchange rows choose one after the other. Rows of other profiles are
-// even: torchtitan's were measured so, and those of local layers do not say which ones vary.
+// Tokens of all ranks that exchange rows choose one after the other.
 double load_spread(const Job& job, const Plan& plan) {
-  const bool varies = job.profile.memory_model == MemoryModel::kMegatron &&
-                      job.model.has_moe_layers() && job.profile.moe_capacity_factor == 0;
+  const bool varies = job.profile.layout.experts_vary_by_chance && job.model.has_moe_layers() &&
+                      job.profile.moe_capacity_factor == 0;
   if (!varies || plan.ep == 1) {
     return 0;
   }

@@ -24,11 +24,6 @@ enum class MemoryModel {
   kDeepspeed,      // DeepSpeed ZeRO-1, 2 and 3 around Hugging Face's Llama
 };
 
-// Whether blocks have rows of gradients, which the first backward pass makes and later ones find.
-constexpr bool blocks_have_gradients(MemoryModel model) {
-  return model == MemoryModel::kTorchtitan;
-}
-
 // Megatron-core's parallelism and buffers, with Transformer Engine's layers or its own.
 constexpr bool is_megatron(MemoryModel model) {
   return model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal;
@@ -270,10 +265,32 @@ constexpr const auto& names_of(CpOverlap) {
   return kCpOverlaps;
 }
 
+// How a framework lays out parameters, layers and pipelines: no option, and the same in all its
+// versions. Each has its values in estimator/frameworks/NAME/layout.h.
+struct FrameworkLayout {
+  bool router_bias_is_buffer = false;           // none of the parameters
+  bool cuts_fused_qkv_evenly = false;           // over tp, whatever the heads of keys and values
+  bool reduces_whole_experts_as_dense = false;  // those that no ep divides, over the dense ranks
+  bool experts_vary_by_chance = false;          // rows of a rank's experts; else they are even
+  bool fuses_norms_into_linears = false;        // where a norm stands before one linear layer
+  bool spreads_uneven_layers = false;           // over the first chunks; else they are refused
+  bool deals_blocks_by_cost = false;    // stages get blocks in order, by what their products cost
+  bool layers_differ_by_place = false;  // ends of a chunk, and a first layer of experts
+  bool sends_from_buffers = false;      // a chunk's outputs lie in two buffers
+  bool blocks_make_gradients = false;   // in their first backward pass; else they are there before
+  bool gathers_for_pipeline = false;    // under ZeRO-3 actions of a schedule gather parameters
+
+  friend bool operator==(const FrameworkLayout&, const FrameworkLayout&) = default;
+};
+
 struct FrameworkProfile {
   std::string name;     // "megatron"
   std::string version;  // "core_v0.16.1"
   MemoryModel memory_model = MemoryModel::kMegatron;
+  FrameworkLayout layout = {.cuts_fused_qkv_evenly = true,  // of that one
+                            .reduces_whole_experts_as_dense = true,
+                            .experts_vary_by_chance = true,
+                            .fuses_norms_into_linears = true};
 
   // Options: declared in the profile's file with type, default and source; a case line may set
   // them.

@@ -35,12 +35,21 @@ std::int64_t expert_shard_size(const Job& job, const Plan& plan) {
   return div_exact(div_exact(stage_ranks, plan.ep * plan.etp), plan.dp_replicate);
 }
 
-// Megatron-LM core_v0.16.1 core/tensor_parallel/layers.py sets allreduce to not (is_expert and
-// expert_model_parallel_size > 1), and core/distributed/distributed_data_parallel.py puts what has
-// it into the dense buffers.
 std::int64_t expert_state_shards(const Job& job, const Plan& plan) {
-  return is_megatron(job.profile.memory_model) && plan.ep == 1 ? dense_shard_size(job, plan)
-                                                               : expert_shard_size(job, plan);
+  return job.profile.layout.reduces_whole_experts_as_dense && plan.ep == 1
+             ? dense_shard_size(job, plan)
+             : expert_shard_size(job, plan);
+}
+
+SeparateNorms separate_norms(const Job& job, bool is_moe) {
+  if (!job.profile.layout.fuses_norms_into_linears) {
+    return {};
+  }
+  return {.attention = job.model.is_mla(), .ffn = is_moe};
+}
+
+bool uses_muon(const Job& job) {
+  return job.optimizer == OptimizerKind::kMuon || job.optimizer == OptimizerKind::kDistMuon;
 }
 
 }  // namespace shardplan

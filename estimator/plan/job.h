@@ -60,4 +60,16 @@ std::int64_t expert_shard_size(const Job& job, const Plan& plan);
 // the framework keeps it with the dense one.
 std::int64_t expert_state_shards(const Job& job, const Plan& plan);
 
+// The norms before attention and FFN that stand alone, whose outputs recomputation of `layernorm`
+// drops. Fused ones (fuses_norms_into_linears) are those before grouped-query attention, and before
+// a dense FFN.
+struct SeparateNorms {
+  bool attention = true;
+  bool ffn = true;
+};
+SeparateNorms separate_norms(const Job& job, bool is_moe);
+
+// The optimizers that update matrices by their orthogonalized momentum.
+bool uses_muon(const Job& job);
+
 }  // namespace shardplan

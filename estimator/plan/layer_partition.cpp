@@ -28,17 +28,14 @@ bool covers_the_model(const Job& job, const Plan& plan) {
 // count as one layer each, so the end chunks hold one transformer layer less.
 std::vector<std::int64_t> even_layers(const Job& job, const Plan& plan) {
   const std::int64_t chunks = plan.pp * plan.vpp;
-  const bool titan = job.profile.memory_model == MemoryModel::kTorchtitan;
-  const bool staged = !titan || chunks > 1;
-  const std::int64_t embedding = staged && job.profile.account_for_embedding_in_split ? 1 : 0;
-  const std::int64_t loss = staged && job.profile.account_for_loss_in_split ? 1 : 0;
+  const std::int64_t embedding = job.profile.account_for_embedding_in_split ? 1 : 0;
+  const std::int64_t loss = job.profile.account_for_loss_in_split ? 1 : 0;
   const std::int64_t slots = job.model.num_layers() + embedding + loss;
-  if (slots % chunks != 0 && !titan) {
+  if (slots % chunks != 0 && !job.profile.layout.spreads_uneven_layers) {
     return {};
   }
   std::vector<std::int64_t> layers(static_cast<std::size_t>(chunks), slots / chunks);
-  // torchtitan distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part: what is left goes
-  // to the first chunks, one each.
+  // What is left goes to the first chunks, one each.
   for (std::int64_t i = 0; i < slots % chunks; ++i) { ++layers[static_cast<std::size_t>(i)]; }
   layers.front() -= embedding;
   layers.back() -= loss;
@@ -95,7 +92,7 @@ DealtEnds dealt_ends(const Job& job, const Plan& plan) {
 }
 
 bool deals_by_cost(const Job& job, const Plan& plan) {
-  return job.profile.memory_model == MemoryModel::kNanotron && plan.layers_per_chunk.empty();
+  return job.profile.layout.deals_blocks_by_cost && plan.layers_per_chunk.empty();
 }
 
 // Where the loss lies before the last stage, the first log of a step asks another stage for it

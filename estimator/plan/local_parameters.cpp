@@ -44,8 +44,7 @@ StageContents contents_of(const Job& job, const Plan& plan, std::int64_t pp_rank
 }  // namespace
 
 std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTensor& tensor) {
-  // A buffer there (models/moe/moe.py, expert_bias).
-  if (job.profile.memory_model == MemoryModel::kTorchtitan && tensor.name == "router_bias") {
+  if (job.profile.layout.router_bias_is_buffer && tensor.name == "router_bias") {
     return 0;
   }
   switch (tensor.sharding) {
@@ -56,12 +55,9 @@ std::int64_t local_elements(const Job& job, const Plan& plan, const ParameterTen
              div_exact(padded_vocab(job, plan), plan.tp);
     case Sharding::kTp: break;
   }
-  // With fewer kv heads than tp ranks Megatron-LM still cuts the fused qkv weight into tp equal
-  // parts and gathers its output (core_v0.16.1 core/transformer/attention.py,
-  // get_query_key_value_tensors); elsewhere each rank holds one whole head, so that tp / k ranks
-  // have the same one.
-  if (job.profile.memory_model == MemoryModel::kMegatron ||
-      job.profile.memory_model == MemoryModel::kMegatronLocal) {
+  // With fewer kv heads than tp ranks each rank holds one whole head, so that tp / k ranks have the
+  // same one, but where the fused weight is cut evenly.
+  if (job.profile.layout.cuts_fused_qkv_evenly) {
     return div_exact(tensor.elements, plan.tp);
   }
   return div_exact(tensor.elements - tensor.kv_elements, plan.tp) +

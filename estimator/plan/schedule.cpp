@@ -371,7 +371,7 @@ bool makes_gradients(const ScheduleShape& shape, ActionKind action) {
 }
 
 bool shards_in_pipeline(const Job& job, const Plan& plan) {
-  return job.profile.memory_model == MemoryModel::kTorchtitan && plan.zero == 3 && plan.pp > 1;
+  return job.profile.layout.gathers_for_pipeline && plan.zero == 3 && plan.pp > 1;
 }
 
 bool reshards_in_pipeline(const Job& job, const Plan& plan) {
@@ -390,7 +390,7 @@ ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
           .group = job.profile.microbatch_group_size,
-          .tells_gradients = blocks_have_gradients(job.profile.memory_model),
+          .tells_gradients = job.profile.layout.blocks_make_gradients,
           .tells_parameters = shards_in_pipeline(job, plan),
           .reshards_forward = reshards_in_pipeline(job, plan)};
 }

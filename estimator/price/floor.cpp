@@ -7,7 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "estimator/frameworks/megatron/muon.h"
+#include "estimator/answer/blocks.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/price/branch.h"
 
 namespace shardplan {
@@ -74,7 +75,7 @@ PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom
           plan.micro_batch};
 }
 
-// Megatron-core's takes rows of the optimizer away and adds none.
+// Where it takes rows of the optimizer away and adds none.
 void choose_most_offload(const PriceFreedom& open, Plan& plan) {
   if (!open.offload.empty()) {
     plan.offload = *std::ranges::max_element(open.offload, {}, &Offload::optimizer);
@@ -88,14 +89,13 @@ std::int64_t optimizer_bytes(const Job& job, const Plan& plan) {
          (job.optimizer == OptimizerKind::kAdamW ? bytes_of(plan.exp_avg_sq_dtype) : 0);
 }
 
-// Weights, gradients and optimizer state of the fullest of ranks_of, where Megatron-core keeps the
-// first two whole, that is but for FSDP: what its start-up leaves in the allocator is not replayed
-// for them. 0: not so here.
+// Weights, gradients and optimizer state of the fullest of ranks_of, where ranks hold the first two
+// whole: what start-up leaves in the allocator is not replayed for them. 0: not so here.
 std::int64_t tensor_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   const Job& job = pieces.job;
-  const bool is_fsdp =
+  const bool may_gather =
       plan.zero > 1 || std::ranges::any_of(open.zero, [](std::int64_t zero) { return zero > 1; });
-  if (!is_megatron(job.profile.memory_model) || is_fsdp || !open.precision.empty() ||
+  if (!framework_of(job.profile).holds_whole_weights || may_gather || !open.precision.empty() ||
       !open.grad_dtype.empty() || !has_groups(job, plan)) {
     return 0;
   }
@@ -133,7 +133,7 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
               for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
               Plan at = plan;
               choose_smallest_optimizer(open, at);
-              const bool adds_buffers = pieces.job.profile.memory_model == MemoryModel::kDeepspeed;
+              const bool adds_buffers = framework_of(pieces.job.profile).offload_adds_buffers;
               if (!adds_buffers) {
                 choose_most_offload(open, at);
               }
@@ -163,12 +163,12 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
       .value;
 }
 
-// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase. Those of
-// Megatron-FSDP, which depend on how the state is kept, come on top.
+// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase. Buckets,
+// which depend on how the state is kept, come on top.
 StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   StateFloor floor;
   for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
-  Plan at = without_fsdp(pieces.job, plan);
+  Plan at = without_buckets(pieces.job, plan);
   const std::array<std::int64_t, 3> ranks = ranks_of(plan);
   each_block(pieces, open, at, [&] {
     each(open.recompute, at.recompute, [&] {
@@ -232,23 +232,25 @@ std::size_t num_pipelines(const PriceFreedom& open) {
   return num_blocks(open) * num_values(open.rank_order);
 }
 
-// FSDP changes the blocks of torchtitan and of Megatron-core (what its products add to, its hooks),
-// other choices of ZeRO do not: of those that are alike the first.
-std::vector<std::int64_t> zeros_seen_by_blocks(const Job& job, const PriceFreedom& open) {
-  const bool is_titan = job.profile.memory_model == MemoryModel::kTorchtitan;
-  if (job.profile.memory_model == MemoryModel::kDeepspeed) {
-    return open.zero;
-  }
-  if (!is_titan && job.profile.memory_model != MemoryModel::kMegatron) {
+// The open choices of ZeRO that times of blocks tell apart, of those that are alike the first;
+// none: any will do.
+std::vector<std::int64_t> zeros_seen_by_blocks(const PricePieces& pieces, const Plan& plan,
+                                               const PriceFreedom& open) {
+  const auto seen_by_time = framework_of(pieces.job.profile).sharding_seen_by_time;
+  if (seen_by_time == nullptr) {
     return {};
   }
-  const auto sharding = [&](std::int64_t zero) { return zero < (is_titan ? 3 : 2) ? 0 : zero; };
+  const std::int64_t dp = data_parallel_size(pieces.job, plan);
   std::vector<std::int64_t> zeros;
-  for (const std::int64_t zero : open.zero) {
-    if (std::ranges::find(zeros, sharding(zero), sharding) == zeros.end()) {
-      zeros.push_back(zero);
+  std::vector<std::int64_t> seen;
+  Plan at = plan;
+  each(open.zero, at.zero, [&] {
+    const std::int64_t sharding = seen_by_time(pieces.job, at, dp);
+    if (!open.zero.empty() && std::ranges::find(seen, sharding) == seen.end()) {
+      seen.push_back(sharding);
+      zeros.push_back(at.zero);
     }
-  }
+  });
   return zeros;
 }
 
@@ -287,8 +289,8 @@ const std::vector<RankOrder>& orders_seen_by_work(PricePieces& pieces, const Pla
 
 // compute_s: kernels of the busiest rank, forward and backward, over all microbatches. Links and
 // recomputation change nothing in it, and no pipeline is shorter. Recomputation only adds work: an
-// open choice counts as none. Gradients of fewer bytes only take less, but under Megatron-FSDP:
-// their type decides whether products add to them.
+// open choice counts as none. Gradients of fewer bytes only take less, but where units reduce
+// buckets: their type decides whether products add to them.
 PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
   const PriceFreedom& open = pieces.freedoms[freedom];
   PipelineFloor floor;
@@ -315,13 +317,13 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, std::size_t 
     }
   };
   const auto of_gradients = [&] {
-    if (is_megatron_fsdp(pieces.job, at)) {
+    if (gathers_by_unit(pieces.job, at)) {
       each(open.grad_dtype, at.grad_dtype, of_zero);
     } else {
       of_zero();
     }
   };
-  const std::vector<std::int64_t> zeros = zeros_seen_by_blocks(pieces.job, open);
+  const std::vector<std::int64_t> zeros = zeros_seen_by_blocks(pieces, at, open);
   each_block(pieces, open, at, [&] { each(zeros, at.zero, of_gradients); });
   return floor;
 }

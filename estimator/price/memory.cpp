@@ -3,10 +3,9 @@
 #include <array>
 #include <bit>
 
+#include "estimator/answer/blocks.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/stage_state.h"
-#include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/price/pieces.h"
 
 namespace shardplan {
@@ -199,9 +198,9 @@ const StatePiece& PricePieces::state(const Plan& plan) {
   return state_pieces
       .find({tensors(plan).number, packed(dtypes_number(plan), 8 * plan.zero + switches),
              std::bit_cast<std::int64_t>(plan.offload.optimizer),
-             is_wide                       ? packed(block(plan).number, layout(plan).number)
-             : is_megatron_fsdp(job, plan) ? packed(grid().dp, plan.cp)
-                                           : 0},
+             is_wide                      ? packed(block(plan).number, layout(plan).number)
+             : gathers_by_unit(job, plan) ? packed(grid().dp, plan.cp)
+                                          : 0},
             [&](StatePiece& piece) {
               const std::vector<StageTensors>& of = tensors(plan).value.classes;
               const std::vector<StageLayout>& stages = layout(plan).value.classes;
@@ -213,28 +212,23 @@ const StatePiece& PricePieces::state(const Plan& plan) {
       .value;
 }
 
-// Ranks between the ends are alike, but that the native trainer connects experts only where a
-// rank's own layers have some, and nanotron a tied head that is not on the last rank. Others than
-// the native trainer know no more of the chunks than whether there are several.
+// Ranks between the ends are alike, but where their layers tell, and where a tied head is not on
+// the last rank.
 const OutsidePiece& PricePieces::outside(const Plan& plan) {
-  const bool is_native = job.profile.memory_model == MemoryModel::kNative;
-  const bool layers_tell = is_native && job.model.has_moe_layers();
-  const bool sees_microbatch =
-      has_user_buffers(job, plan) || job.profile.moe_dispatcher == MoeDispatcher::kHybridEp;
+  const SeenByOutside seen = seen_by_outside(job, plan);
   const std::int64_t head = head_stage(job, plan);
   return outside_pieces
-      .find({packed(grid_piece->number, is_native ? plan.vpp : std::min<std::int64_t>(plan.vpp, 2)),
+      .find({packed(grid_piece->number, seen.chunks),
              packed(plan.zero, 4 * number(plan.schedule) + number(plan.cp_method)),
-             layers_tell || head < plan.pp - 1 ? split_piece->number : 0,
-             packed(sees_microbatch ? 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0) : 0,
-                    number(plan.precision))},
+             seen.layers || head < plan.pp - 1 ? split_piece->number : 0,
+             packed(seen.microbatch, number(plan.precision))},
             [&](OutsidePiece& piece) {
               piece = {};
               piece.first = outside_bytes(job, plan, 0);
               piece.last = outside_bytes(job, plan, plan.pp - 1);
               piece.head = outside_bytes(job, plan, head);
               piece.head_rank = head;
-              const std::int64_t end = layers_tell || head < plan.pp - 1
+              const std::int64_t end = seen.layers || head < plan.pp - 1
                                            ? plan.pp - 1
                                            : std::min<std::int64_t>(plan.pp - 1, 2);
               for (std::int64_t rank = 1; rank < end; ++rank) {

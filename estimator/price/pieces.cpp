@@ -8,7 +8,6 @@
 
 #include "estimator/answer/blocks.h"
 #include "estimator/answer/why_invalid.h"
-#include "estimator/frameworks/megatron/fsdp.h"
 
 namespace shardplan {
 namespace {
@@ -121,7 +120,7 @@ ScheduleShape PricePieces::shape(const Plan& plan) const {
           .vpp = plan.vpp,
           .num_microbatches = div_exact(job.global_batch, grid().dp * plan.micro_batch),
           .group = job.profile.microbatch_group_size,
-          .tells_gradients = blocks_have_gradients(job.profile.memory_model),
+          .tells_gradients = job.profile.layout.blocks_make_gradients,
           .tells_parameters = shards_in_pipeline(job, plan),
           .reshards_forward = reshards_in_pipeline(job, plan)};
 }
@@ -132,8 +131,8 @@ namespace {
 // how the state is kept.
 bool has_same_microbatches(const Job& job, const Plan& one, const Plan& other) {
   const auto buffers = [&](const Plan& plan) {
-    return is_megatron_fsdp(job, plan) ? std::tuple(plan.zero, plan.grad_dtype)
-                                       : std::tuple(std::int64_t{0}, DType::kFp32);
+    return gathers_by_unit(job, plan) ? std::tuple(plan.zero, plan.grad_dtype)
+                                      : std::tuple(std::int64_t{0}, DType::kFp32);
   };
   const auto axes = [](const Plan& plan) {
     return std::tie(plan.schedule, plan.micro_batch, plan.sequence_parallel, plan.cp_method,
@@ -213,8 +212,8 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method, Schedu
 }
 
 // Axes of the rows of blocks. `is_wide` profiles see their sharding, and more, as well, but not the
-// order of ranks, which moves no byte; Megatron-FSDP's buffers the ranks that share the state, and
-// what else their stage has.
+// order of ranks, which moves no byte; buckets of units the ranks that share the state, and what
+// else their stage has.
 BlockKey PricePieces::block_key(const Plan& plan) {
   BlockKey key{packed(plan.tp, plan.cp),
                packed(plan.ep, plan.etp),
@@ -222,7 +221,7 @@ BlockKey PricePieces::block_key(const Plan& plan) {
                recompute,
                std::bit_cast<std::int64_t>(plan.moe_buffer_factor),
                0};
-  if (is_megatron_fsdp(job, plan)) {
+  if (gathers_by_unit(job, plan)) {
     key[5] = wide_axes
                  .find({packed(grid().dense_shard, grid().expert_shard),
                         packed(grid().dp, 16 * plan.zero + number(plan.grad_dtype)),
@@ -249,8 +248,7 @@ const KindPiece& PricePieces::kind(const Plan& plan, BlockKind kind) {
              microbatch_axes_number(plan, cp_method, plan.schedule) + number(kind),
              recompute_number(seen.recompute), seen.experts ? block_axes[4] : 0,
              is_wide || kind == BlockKind::kHead || kind == BlockKind::kMtp ? block_axes[5]
-             : fuses_weight_gradients(job, plan)                            ? 0
-                                                                            : 1},
+                                                                            : seen.gradients},
             [&](KindPiece& piece) {
               const BlockMemory block = block_memory(job, plan, kind);
               BlockSummaries alone{};

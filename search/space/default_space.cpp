@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "estimator/estimate.h"
-#include "estimator/frameworks/megatron/muon.h"
-#include "estimator/ledger/block_memory.h"
+#include "estimator/frameworks/framework.h"
 #include "search/space/search_space.h"
 #include "search/space/space.h"
 
@@ -86,7 +85,7 @@ bool has_separate_norms(const Job& job) {
 
 // Module sets of published Megatron recipes; core_attn frees nothing under fused attention and is
 // left to --range. Full recompute of the first n layers of a chunk: n in powers of two.
-std::vector<Recompute> megatron_recompute_choices(const Job& job) {
+std::vector<Recompute> module_choices(const Job& job) {
   using Modules = RecomputeModules;
   const ModelSpec& model = job.model;
   const bool norms = has_separate_norms(job);
@@ -120,11 +119,9 @@ std::vector<Recompute> megatron_recompute_choices(const Job& job) {
   return choices;
 }
 
+// Sets of modules and policies, of which a framework has one or the other.
 std::vector<Recompute> recompute_choices(const Job& job) {
-  if (job.profile.memory_model != MemoryModel::kTorchtitan) {
-    return megatron_recompute_choices(job);
-  }
-  std::vector<Recompute> choices = {Recompute{}, full(RecomputeMethod::kUniform, 1)};
+  std::vector<Recompute> choices = module_choices(job);
   for (const std::string_view policy : kRecomputePolicies) {
     choices.push_back({.granularity = RecomputeGranularity::kSelective,
                        .modules = {},
@@ -171,11 +168,10 @@ std::vector<std::int64_t> zero_stages(const Job& job) {
   return stages;
 }
 
-// Shards within some nodes each: FSDP's rings over all GPUs have a step for each of them. Elsewhere
-// only the stages that shard gradients gain by it.
+// Shards within some nodes each.
 std::vector<std::int64_t> replicas(const Job& job, const std::vector<std::int64_t>& stages) {
   const std::int64_t nodes = job.cluster.nodes;
-  if (job.profile.memory_model == MemoryModel::kTorchtitan) {
+  if (framework_of(job.profile).gains_by_replicas) {
     return divisors(nodes);
   }
   return stages.size() > 2 && nodes > 1 ? std::vector<std::int64_t>{1, nodes}
@@ -217,13 +213,12 @@ SearchSpace default_space(const Job& job) {
   space.cp_method = supported(job, "cp_method", &Plan::cp_method, values_of(kCpMethods));
   move_to_front(space.cp_method, job.profile.default_cp_method);
   space.zero = zero_stages(job);
-  // Megatron's stages 2 and 3 are another implementation, Megatron-FSDP, which no measurement here
-  // covers: they are tried where they are asked for.
-  if (job.profile.memory_model == MemoryModel::kMegatron) {
-    std::erase_if(space.zero, [](std::int64_t zero) { return zero > 1; });
-  }
+  const std::int64_t most_zero = framework_of(job.profile).most_zero_unasked;
+  std::erase_if(space.zero, [&](std::int64_t zero) { return zero > most_zero; });
   space.dp_replicate = replicas(job, space.zero);
-  space.recompute = supported(job, "recompute", &Plan::recompute, recompute_choices(job));
+  space.recompute =
+      supported(job, "recompute.policy", &Plan::recompute,
+                supported(job, "recompute", &Plan::recompute, recompute_choices(job)));
   space.sequence_parallel = {job.profile.default_sequence_parallel,
                              !job.profile.default_sequence_parallel};
   space.precision = {Precision::kBf16};

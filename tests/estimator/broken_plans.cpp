@@ -1,5 +1,6 @@
 #include "tests/estimator/broken_plans.h"
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -18,7 +19,7 @@ Job dense_job(MemoryModel memory_model) {
   job.cluster.gpu.compute_capability = 90;
   job.profile.name = "profile";
   job.profile.version = "v1";
-  job.profile.memory_model = memory_model;
+  set_framework(job.profile, memory_model);
   job.sequence_length = 8192;
   job.global_batch = 64;
   return job;

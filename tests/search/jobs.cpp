@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "estimator/frameworks/framework.h"
+
 namespace shardplan {
 
 namespace {
@@ -125,7 +127,7 @@ Job random_small_job(std::mt19937_64& random) {
                     one_of(random, {512, 1024}), one_of(random, {4, 8}));
   job.model.num_kv_heads = one_of(random, {2, 4});
   job.model.vocab = one_of(random, {1000, 4096});
-  job.profile.memory_model = kMemoryModels[random() % kMemoryModels.size()].value;
+  set_framework(job.profile, kMemoryModels[random() % kMemoryModels.size()].value);
   job.profile.name = std::string(name_of(job.profile.memory_model));
   const bool is_plain = job.profile.memory_model == MemoryModel::kTorchtitan;
   job.model.tied_embeddings = random() % 2 == 0 && !is_plain;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "estimator/frameworks/framework.h"
 #include "validator/check/checks.h"
 
 namespace shardplan {
@@ -52,7 +53,7 @@ Job tiny_job(const ModelSpec& model, std::int64_t world) {
   job.cluster.gpus_per_node = world;
   job.cluster.nodes = 1;
   job.profile.name = "native";
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   job.profile.allocator = AllocatorKind::kStaticArenas;
   job.profile.cross_entropy = CrossEntropyKind::kChunked;
   job.profile.cross_entropy_chunks = 3;          // does not divide the tokens

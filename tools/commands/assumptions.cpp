@@ -7,7 +7,6 @@
 
 #include "data/read/json_message.h"
 #include "estimator/answer/allocator_totals.h"
-#include "estimator/frameworks/megatron/muon.h"
 #include "estimator/price/price.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/text.h"

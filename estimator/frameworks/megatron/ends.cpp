@@ -232,9 +232,10 @@ SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind k
   const bool is_local = profile.memory_model == MemoryModel::kMegatronLocal;
   SeenByBlock seen =
       seen_by_layer(job, plan, kind, separate_norms(job, is_mixture(job, kind)), is_local);
+  seen.gradients = fuses_weight_gradients(job, plan) ? 0 : 1;
   const bool sees_number = is_local || profile.moe_dispatcher != MoeDispatcher::kAllToAll ||
                            plan.precision == Precision::kFp8 || !profile.moe_grouped_gemm ||
-                           !fuses_weight_gradients(job, plan);
+                           seen.gradients > 0;
   if (!sees_number && plan.ep < job.model.moe.num_experts) {
     seen.ep = std::min<std::int64_t>(seen.ep, 2);
   }

@@ -207,10 +207,6 @@ double update_s(const GpuSpec& gpu, const MuonTensor& tensor) {
 
 }  // namespace
 
-bool uses_muon(const Job& job) {
-  return job.optimizer == OptimizerKind::kMuon || job.optimizer == OptimizerKind::kDistMuon;
-}
-
 bool divides_muon(const Job& job, const Plan& plan) {
   return job.optimizer == OptimizerKind::kDistMuon && dense_shard_size(job, plan) > 1;
 }

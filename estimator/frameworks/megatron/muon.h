@@ -13,8 +13,6 @@
 
 namespace shardplan {
 
-bool uses_muon(const Job& job);
-
 // Whether ranks update parts of the parameters: dist_muon with several data-parallel ranks.
 bool divides_muon(const Job& job, const Plan& plan);
 

@@ -6,6 +6,7 @@
 
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/state.h"
+#include "estimator/frameworks/megatron/weights.h"
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/units.h"
 
@@ -34,7 +35,8 @@ std::int64_t whole_moment_bytes(const Job& job, const Plan& plan, const PlanPiec
   whole.profile.fsdp_whole_moments = true;
   std::int64_t most = 0;
   for (const StagePieces& stage : pieces.stages) {
-    const StageTensors tensors = stage_tensors(whole, plan, stage.layout);
+    const StageTensors tensors =
+        stage_tensors(whole, plan, stage.layout, megatron_buffers(whole, plan));
     std::int64_t made = 0;
     for (const StateRow& row : megatron_state(whole, plan, stage.layout, tensors, {}).rows) {
       made += row.made_by_first_step ? row.total_bytes() : 0;

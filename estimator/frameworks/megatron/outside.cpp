@@ -112,4 +112,12 @@ void add_megatron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank
   add_dispatch_buffer(job, plan, parts);
 }
 
+// Buffers that collectives and HybridEP keep have the size of a microbatch.
+SeenByOutside outside_seen_by_megatron(const Job& job, const Plan& plan) {
+  const bool has_buffers =
+      has_user_buffers(job, plan) || job.profile.moe_dispatcher == MoeDispatcher::kHybridEp;
+  return {.chunks = std::min<std::int64_t>(plan.vpp, 2),
+          .microbatch = has_buffers ? 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0) : 0};
+}
+
 }  // namespace shardplan

@@ -10,4 +10,6 @@ namespace shardplan {
 void add_megatron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
                           OutsideParts& parts);
 
+SeenByOutside outside_seen_by_megatron(const Job& job, const Plan& plan);
+
 }  // namespace shardplan

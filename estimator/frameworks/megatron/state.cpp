@@ -15,6 +15,7 @@
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/frameworks/megatron/resident_rows.h"
+#include "estimator/frameworks/megatron/weights.h"
 
 namespace shardplan {
 namespace {
@@ -445,7 +446,8 @@ LocalParameters whole_parameters(const Job& job, const Plan& plan, const StageLa
   whole_job.profile.vocab_multiple *= plan.tp;
   whole.dp *= plan.tp;  // so that experts divide over as many ranks; 0 stays what others leave
   whole.tp = whole.etp = 1;
-  const StageTensors tensors = stage_tensors(whole_job, whole, stage);
+  const StageTensors tensors =
+      stage_tensors(whole_job, whole, stage, megatron_buffers(whole_job, whole));
   return {.dense = tensors.dense, .expert = tensors.expert};
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/muon.h"
 
 namespace shardplan {
@@ -151,6 +152,7 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
   StageWeights found;
   KindWeights of_kind;
   std::vector<std::int64_t> experts;
+  const ContiguousBuffers cut = megatron_buffers(job, plan);
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     Weights weights = chunk_weights(job, plan, stage.chunks[chunk], of_kind);
     const ChunkBuffers& buffers = tensors.chunks[chunk];
@@ -162,10 +164,10 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
       const std::int64_t ranks = plan.zero == 0 ? 1
                                  : dense        ? dense_shard_size(job, plan)
                                                 : expert_state_shards(job, plan);
+      const bool has_buckets = stage.pp_rank == 0 && chunk == 0;
+      const std::int64_t bucket = dense ? cut.dense_bucket : cut.expert_bucket;
       std::vector<std::int64_t> own =
-          plan.zero == 0 ? *part
-                         : share_of(*part, ranks, shard % ranks,
-                                    megatron_bucket_elements(job, stage, chunk, ranks));
+          plan.zero == 0 ? *part : share_of(*part, ranks, shard % ranks, has_buckets ? bucket : 0);
       cut_to(own, (dense ? buffers.dense : buffers.expert) / ranks);
       append(dense ? found.of_optimizer : experts, own);
     }
@@ -176,6 +178,18 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
     set_muon_elements(found, job, plan, stage);
   }
   return found;
+}
+
+// core/distributed/distributed_data_parallel.py and training/training.py.
+ContiguousBuffers megatron_buffers(const Job& job, const Plan& plan) {
+  constexpr std::int64_t kSmallest = 40'000'000;
+  constexpr std::int64_t kPerRank = 1'000'000;
+  ContiguousBuffers cut = {.linear_apart = keeps_fp8_weights(job, plan)};
+  if (job.profile.overlap_grad_reduce) {
+    cut.dense_bucket = std::max(kSmallest, kPerRank * dense_shard_size(job, plan));
+    cut.expert_bucket = std::max(kSmallest, kPerRank * expert_state_shards(job, plan));
+  }
+  return cut;
 }
 
 }  // namespace shardplan

@@ -23,4 +23,7 @@ struct StageWeights {
 StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& stage,
                            const StageTensors& tensors, std::int64_t shard);
 
+// The contiguous buffers: with overlapped reduction in buckets, and weights in fp8 apart.
+ContiguousBuffers megatron_buffers(const Job& job, const Plan& plan);
+
 }  // namespace shardplan

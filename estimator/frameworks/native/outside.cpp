@@ -62,4 +62,9 @@ void add_native_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
   }
 }
 
+// Experts are connected only where a rank's own layers have some.
+SeenByOutside outside_seen_by_native(const Job& job, const Plan& plan) {
+  return {.chunks = plan.vpp, .layers = job.model.has_moe_layers()};
+}
+
 }  // namespace shardplan

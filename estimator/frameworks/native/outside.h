@@ -10,4 +10,6 @@ namespace shardplan {
 void add_native_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
                         OutsideParts& parts);
 
+SeenByOutside outside_seen_by_native(const Job& job, const Plan& plan);
+
 }  // namespace shardplan

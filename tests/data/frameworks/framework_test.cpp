@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/read/library.h"
+#include "estimator/frameworks/framework.h"
 #include "tests/data/message_of.h"
 
 using namespace shardplan;
@@ -34,6 +35,15 @@ TEST_CASE("seven profiles are shipped, two in three versions, each with version 
   for (const std::string& name : library.framework_names()) {
     CHECK(library.framework(name).name == name.substr(0, name.find('@')));
     CHECK(library.known_framework(name));
+  }
+}
+
+TEST_CASE("a profile has the layout of its framework, without a file as well") {
+  CHECK(FrameworkProfile{}.layout == framework_of(FrameworkProfile{}).layout);
+  const Library library;
+  for (const std::string& name : library.framework_names()) {
+    const FrameworkProfile profile = library.framework(name);
+    CHECK(profile.layout == framework_of(profile).layout);
   }
 }
 

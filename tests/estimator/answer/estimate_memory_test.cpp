@@ -7,6 +7,7 @@
 
 #include "estimator/answer/allocator_totals.h"
 #include "estimator/answer/stage_memory.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/parameters.h"
@@ -76,7 +77,7 @@ TEST_CASE("a stage without layers, in the middle of a pipeline, holds nothing of
   job.model.layers.resize(4);
   job.cluster.gpus_per_node = 4;
   job.cluster.nodes = 1;
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   job.sequence_length = 128;
   job.global_batch = 8;
   Plan plan{.pp = 4, .schedule = Schedule::k1F1B};

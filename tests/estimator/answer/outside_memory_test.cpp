@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "data/read/library.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/plan/units.h"
 #include "tests/allocation_count.h"
@@ -71,7 +72,7 @@ Case case_of(const MeasuredOutside& row) {
   found.job.model.layers.resize(32);
   found.job.model.moe.num_experts = row.has_experts ? 8 : 0;
   found.job.cluster.gpus_per_node = row.tp * row.pp * row.dp;
-  found.job.profile.memory_model = MemoryModel::kMegatronLocal;
+  set_framework(found.job.profile, MemoryModel::kMegatronLocal);
   found.job.profile.eager_communicators = row.eager;
   return found;
 }
@@ -118,7 +119,7 @@ Case case_of(const TitanOutside& row) {
   found.job.model.layers.resize(32);
   found.job.model.moe.num_experts = row.ep > 1 ? 32 : 0;
   found.job.cluster.gpus_per_node = row.tp * row.pp * row.cp * found.plan.dp;
-  found.job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(found.job.profile, MemoryModel::kTorchtitan);
   return found;
 }
 
@@ -130,7 +131,7 @@ Job job_on(std::int64_t nodes, MemoryModel memory_model) {
   Job job;
   job.model.layers.resize(32);
   job.cluster.nodes = nodes;
-  job.profile.memory_model = memory_model;
+  set_framework(job.profile, memory_model);
   return job;
 }
 
@@ -261,7 +262,7 @@ TEST_CASE("the GPU's measured communicators replace the documented ones") {
   job.cluster.gpu.idle_communicator_bytes = 100 * kMiB;
   job.cluster.gpu.next_communicator_bytes = 300 * kMiB;
   job.cluster.gpu.first_communicator_bytes = 650 * kMiB;
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   Plan plan;
   plan.zero = 1;
   // World, gradients and gradient norm run collectives over 8 ranks; 350 MiB once. The batch is

@@ -9,6 +9,7 @@
 
 #include "estimator/answer/step_pieces.h"
 #include "estimator/estimate.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/time/block_time.h"
 #include "estimator/time/host_time.h"
 #include "estimator/time/sharding_time.h"
@@ -69,7 +70,7 @@ TEST_CASE("without pipeline, sharding or communication a step is its microbatche
 
 TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO divides them") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   const LocalParameters parameters = {.dense = 1'000'000'000, .expert = 0};
   const double whole_s = 34e9 / (4.8e12 * 0.85);
   const auto seconds = [&](std::int64_t zero) {
@@ -85,7 +86,7 @@ TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO di
 // the ranks. Two profiles on H200, of models of 2.80 and 3.81 billion parameters on one rank.
 TEST_CASE("Megatron-core's update moves 50 bytes per parameter and took what was measured") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   job.cluster.gpus_per_node = 1;
   job.cluster.gpu.times.emplace().copy_bytes_per_s = 4.225e12;
   const auto seconds = [&](const Plan& plan, std::int64_t parameters) {
@@ -128,7 +129,7 @@ TEST_CASE("an optimizer on the host crosses PCIe and runs at the GPU's share of 
 
 TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   const auto gather_s = [&](std::int64_t zero, double latency_s) {
     const Plan plan = {.zero = zero};
     job.cluster.intra_node_latency_s = latency_s;
@@ -165,7 +166,7 @@ TEST_CASE("gradient reduction hides behind a microbatch's backward only where th
 
 TEST_CASE("our trainer's gradients and weights wait behind the step unless units overlap") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   const auto exposed = [&](bool reduces, bool gathers, std::int64_t zero) {
     job.profile.overlap_grad_reduce = reduces;
     job.profile.overlap_param_gather = gathers;
@@ -205,7 +206,7 @@ TEST_CASE(
 // Megatron-LM core_v0.16.1 core/pipeline_parallel/p2p_communication.py, batch_p2p_sync.
 TEST_CASE("what the host does around a chunk's pass hides behind the GPU where sends do") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   const Plan plan = {.pp = 2, .vpp = 2, .schedule = Schedule::kInterleaved1F1B};
   const GroupShape pp = {.size = 2, .ranks_per_domain = 2, .ranks_per_node = 2};
   const auto sends_s = [&](bool overlaps, double slowdown) {
@@ -242,7 +243,7 @@ TEST_CASE("hybrid sharding stays inside the node except for the shards of the gr
 
 TEST_CASE("the native trainer gathers layers for both passes and sums replicas once a step") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   job.cluster.nodes = 2;
   Plan plan = {.dp_replicate = 2, .zero = 3};
   const RankUpdate update =

@@ -1,5 +1,6 @@
 // Sizes derived from a job and a plan.
 #include "estimator/plan/job.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -62,14 +63,14 @@ TEST_CASE("optimizer shards of dense parameters span dp and cp, those of experts
 TEST_CASE("without expert parallelism Megatron-LM keeps experts' state with the dense one") {
   Job job = job_on(4);
   const Plan plan = {.tp = 2, .dp = 2};  // etp 1: four ranks have the same experts
-  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  set_framework(job.profile, MemoryModel::kMegatronLocal);
   CHECK(expert_shard_size(job, plan) == 4);
   CHECK(expert_state_shards(job, plan) == 2);
   Plan experts = plan;
   experts.ep = 2;
   CHECK(expert_state_shards(job, experts) == 2);
   CHECK(expert_shard_size(job, experts) == 2);
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   CHECK(expert_state_shards(job, plan) == 4);
 }
 

@@ -1,5 +1,6 @@
 // Which layers lie where.
 #include "estimator/plan/layer_partition.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -47,7 +48,7 @@ TEST_CASE("Llama 3.1 405B runs its 126 layers on 8 stages of 8 chunks by countin
 // distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
 TEST_CASE("torchtitan's first chunks take what is left over, and its ends count as layers") {
   Job job = job_with_layers(10);
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   const Plan plan = {.pp = 4, .schedule = Schedule::k1F1B};
   CHECK(layers_per_chunk(job, plan) == Counts{3, 3, 2, 2});
   job.profile.account_for_embedding_in_split = true;

@@ -1,4 +1,5 @@
 #include "estimator/plan/parameters.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -292,7 +293,7 @@ TEST_CASE("parameters of all ranks are the model, its padding and its counted re
     Job job;
     job.model = jobs.model();
     job.profile.vocab_multiple = jobs.pick({1, 128});
-    job.profile.memory_model = jobs.coin() ? MemoryModel::kMegatron : MemoryModel::kNative;
+    set_framework(job.profile, jobs.coin() ? MemoryModel::kMegatron : MemoryModel::kNative);
     const ModelSpec& model = job.model;
     const Plan plan = jobs.plan(model);
     LocalParameters all;  // one tp rank and one expert rank of every stage

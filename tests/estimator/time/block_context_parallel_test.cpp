@@ -1,6 +1,7 @@
 // Kernels beside the products of torchtitan's layers where a sequence is divided, against those of
 // one step on H200 (data/measured/ring_kernels_h200.json, microseconds of a layer).
 #include "estimator/time/block_context_parallel.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +10,7 @@ namespace {
 
 Job titan_job(std::int64_t sequence_length, std::int64_t kv_heads, bool compiled) {
   Job job;
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   job.profile.compile = compiled;
   job.sequence_length = sequence_length;
   job.model.num_heads = 24;

@@ -1,5 +1,6 @@
 // Blocks: FLOP counts by hand, laws of every axis, agreement with the parameter counts.
 #include "estimator/time/block_time.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -152,7 +153,7 @@ TEST_CASE("what is multiplied in fp8 is gathered in fp8 and reduced in bf16, but
   CHECK(latent.forward_tp_s == doctest::Approx(gather_s + latents_s + 2 * whole_s));
   CHECK(latent.backward_tp_s == doctest::Approx(3 * gather_s + 2 * latents_s + whole_s));
   job.model = job_on_h200().model;
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   CHECK(layer_time(job, plan, {}).forward_tp_s == doctest::Approx(4 * whole_s));
 }
 
@@ -207,7 +208,7 @@ TEST_CASE("hops of the ring hide behind attention, all but the gradients' way ho
 TEST_CASE("gradients of the ring hide beside one sequence of the microbatch at once") {
   Job job = job_on_h200();
   job.cluster.intra_node_latency_s = 0;  // which one larger transfer pays once
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   const auto visible_s = [&](CpOverlap overlap, std::int64_t micro_batch) {
     job.profile.cp_overlap = overlap;
     return layer_time(job, {.cp = 8, .micro_batch = micro_batch}, {}).backward_cp_s;
@@ -225,7 +226,7 @@ TEST_CASE("our trainer gathers keys of one sequence beside attention of another"
   job.sequence_length = 65536;
   job.profile.cp_overlap = CpOverlap::kSequences;
   const auto gather_s = [&](MemoryModel framework, std::int64_t micro_batch) {
-    job.profile.memory_model = framework;
+    set_framework(job.profile, framework);
     const Plan plan = {.cp = 4, .micro_batch = micro_batch, .cp_method = CpMethod::kAllGather};
     return layer_time(job, plan, {}).forward_cp_s;
   };
@@ -238,7 +239,7 @@ TEST_CASE("our trainer gathers keys of one sequence beside attention of another"
 
 TEST_CASE("attention without fusion computes the square and moves 8 and 14 bytes a score") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   job.cluster.gpu.bf16_flops_per_s = 1e30;  // memory alone
   job.sequence_length = 2048;
   job.model.layers.resize(1);
@@ -359,7 +360,7 @@ TEST_CASE("context parallelism divides tokens and pairs; every method sends some
 TEST_CASE("the native trainer adds up gradients of the keys that calls on gathered ones see") {
   Job job = job_on_h200();
   job.cluster.gpu.compute_capability = 80;  // cuDNN's
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   const auto merges = [&](const Plan& plan, std::int64_t window) {
     return context_parallel_merges(BlockContext(job, plan), {.attention_window = window}, {});
   };
@@ -398,7 +399,7 @@ TEST_CASE("the native trainer writes and reads routed rows once, where Megatron 
   const double row_bytes = 4096 * 2;
   CHECK(expert_exchange(BlockContext(job, plan), rows).forward_s ==
         doctest::Approx(memory_bound_s(job.cluster.gpu, 8 * rows * row_bytes)));
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   CHECK(expert_exchange(BlockContext(job, plan), rows).forward_s ==
         doctest::Approx(memory_bound_s(job.cluster.gpu, 2 * (rows + 8192) * row_bytes)));
 }
@@ -438,7 +439,7 @@ TEST_CASE("the all-gather dispatcher moves all tokens of etp x ep, whatever topk
 
 TEST_CASE("the native trainer's replay leaves out the last product of every group") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   Plan plan;
   plan.recompute = {.granularity = RecomputeGranularity::kFull};
   const auto left_out_s = [&] {
@@ -460,7 +461,7 @@ TEST_CASE("the native trainer's replay leaves out the last product of every grou
 // come back up to their activations.
 TEST_CASE("selective recomputation of the native trainer costs what it writes again") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   Plan plan;
   plan.recompute.granularity = RecomputeGranularity::kSelective;
   const auto recompute_s = [&](bool RecomputeModules::*module) {
@@ -476,7 +477,7 @@ TEST_CASE("selective recomputation of the native trainer costs what it writes ag
         doctest::Approx(2 * moving_s(2, job.model.hidden)));
   CHECK(recompute_s(&RecomputeModules::mlp) == doctest::Approx(moving_s(1, job.model.ffn)));
   job = moe_job();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   const MoeSpec& moe = job.model.moe;
   CHECK(recompute_s(&RecomputeModules::moe_act) ==
         doctest::Approx(moving_s(moe.topk, moe.expert_ffn)));
@@ -491,7 +492,7 @@ TEST_CASE("selective recomputation of the native trainer costs what it writes ag
 
 TEST_CASE("torchtitan runs FlashAttention 2 where its version of PyTorch prefers that") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   const double cudnn_s = layer_time(job, {}, {}).forward_s;
   job.profile.attention_backend = AttentionBackend::kFlash;
   const double flash_s = layer_time(job, {}, {}).forward_s;
@@ -533,20 +534,20 @@ TEST_CASE("full recomputation replays the forward, selective choices replay thei
 
 TEST_CASE("launch costs show only where the GPU is faster than the host, each direction alone") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   CHECK(layer_time(job, {}, {}).host_s() == 0);
   job.sequence_length = 128;
   const BlockTime small = layer_time(job, {}, {});
   const HostCost host = host_cost(job, {}, {});
   CHECK(small.forward_host_s == doctest::Approx(host.forward_s - small.forward_total_s()));
   CHECK(small.backward_host_s == doctest::Approx(host.backward_s - small.backward_total_s()));
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   CHECK(layer_time(job, {}, {}).host_s() == 0);
 }
 
 TEST_CASE("a host that waits for each kernel adds all its time, and nobody else's changes") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   Plan plan = {.tp = 2};
   plan.recompute.granularity = RecomputeGranularity::kFull;
   const BlockTime free = layer_time(job, plan, {});
@@ -564,7 +565,7 @@ TEST_CASE("a host that waits for each kernel adds all its time, and nobody else'
 
 TEST_CASE("the host replays what the GPU replays, and only where a layer is replayed") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  set_framework(job.profile, MemoryModel::kMegatronLocal);
   job.sequence_length = 128;
   Plan plan;
   plan.recompute.granularity = RecomputeGranularity::kFull;
@@ -589,7 +590,7 @@ TEST_CASE("fp8 halves less than the products: casts, attention and head stay") {
 // 5 bytes an element: bf16 read twice, fp8 written; an output gradient is written twice.
 TEST_CASE("our own trainer rounds both factors to fp8 before every product") {
   Job job = job_on_h200();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   job.profile.gradient_accumulation_fusion = false;
   const Plan plan;
   const BlockContext context(job, plan);

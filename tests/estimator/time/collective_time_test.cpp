@@ -1,5 +1,6 @@
 // Collectives: bus factors, links, hierarchy.
 #include "estimator/time/collective_time.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -187,7 +188,7 @@ TEST_CASE("copies that were not measured, and those that NCCL does, have NCCL's 
 
 TEST_CASE("our own trainer copies inside a host and an NVLink domain, no other does") {
   Job job;
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   const auto copies = [&](const GroupShape& group) {
     return carrier_of(job, group) == Carrier::kCopies;
   };
@@ -196,7 +197,7 @@ TEST_CASE("our own trainer copies inside a host and an NVLink domain, no other d
   CHECK_FALSE(copies({.size = 8, .ranks_per_domain = 8, .ranks_per_node = 4}));
   CHECK_FALSE(copies({.size = 8, .ranks_per_domain = 4, .ranks_per_node = 8}));
   for (const MemoryModel other : {MemoryModel::kMegatron, MemoryModel::kTorchtitan}) {
-    job.profile.memory_model = other;
+    set_framework(job.profile, other);
     CHECK_FALSE(copies(inside(8)));
   }
 }

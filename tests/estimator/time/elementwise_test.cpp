@@ -1,5 +1,6 @@
 // Memory-bound kernels: counts by hand, and what one layer of Llama-3-8B took on H200.
 #include "estimator/time/elementwise.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -15,7 +16,7 @@ constexpr double kQueriesAndKeys = 4096 + 1024;
 
 Job job_of(MemoryModel model) {
   Job job;
-  job.profile.memory_model = model;
+  set_framework(job.profile, model);
   job.profile.gradient_accumulation_fusion = false;
   job.profile.swiglu =
       model == MemoryModel::kMegatronLocal ? SwigluKind::kFused : SwigluKind::kUnfused;

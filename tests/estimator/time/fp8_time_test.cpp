@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "data/read/library.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/time/block_work.h"
 
 namespace shardplan {
@@ -58,7 +59,7 @@ TEST_CASE("a layer of our own trainer moves 2.2 GB forward and 4.3 GB backward t
 // Transformer Engine rounds inputs and gradients of every microbatch, and weights of the first.
 TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
   Job job = job_of_equal_products();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   job.profile.fp8_recipe = Fp8Recipe::kDelayed;
   const Plan plan = {.precision = Precision::kFp8};
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
@@ -80,7 +81,7 @@ TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
 // of data/measured/fp8_products_h100.csv, the 2 bytes of each factor once more.
 TEST_CASE("Transformer Engine's current scaling reads every factor once more than delayed does") {
   Job job = job_of_equal_products();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   const Plan plan = {.precision = Precision::kFp8};
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto bytes = [&](Fp8Recipe recipe, double BlockTime::*pass) {
@@ -98,7 +99,7 @@ TEST_CASE("Transformer Engine's current scaling reads every factor once more tha
 // 1.26 times as long.
 TEST_CASE("products with a scale for 128 values take a fifth longer on Hopper") {
   Job job = job_of_equal_products();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   const Plan plan = {.precision = Precision::kFp8};
   const auto seconds = [&](Fp8Recipe recipe, const ProductShape& shape) {
     job.profile.fp8_recipe = recipe;

@@ -1,5 +1,6 @@
 // Host-bound steps: laws, and rows of data/measured/host_cost_h200.json.
 #include "estimator/time/host_time.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -15,7 +16,7 @@ constexpr double kMachine = 1.62;
 Job titan() {
   Job job;
   job.model.layers.resize(2);
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   job.cluster.host_slowdown = kMachine;
   return job;
 }
@@ -149,7 +150,7 @@ TEST_CASE("a plan that leaves dp to the cluster costs the host what it does with
 
 TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more ranks") {
   Job job;
-  job.profile.memory_model = MemoryModel::kDeepspeed;
+  set_framework(job.profile, MemoryModel::kDeepspeed);
   job.cluster.host_slowdown = kMachine;
   job.model.hidden = 256;
   job.model.ffn = 512;
@@ -179,7 +180,7 @@ TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more 
 
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
   Job job;
-  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  set_framework(job.profile, MemoryModel::kMegatronLocal);
   job.model.moe = {.num_experts = 32, .topk = 4, .expert_ffn = 1024};
   const double dense = both(host_cost(job, {}, {}));
   const double all = both(host_cost(job, {}, {.is_moe = true}));
@@ -204,13 +205,13 @@ TEST_CASE("experts that run one after the other cost the host for each; ep divid
 Job transformer_engine() {
   Job job;
   job.model.layers.resize(2);
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   return job;
 }
 
 TEST_CASE("our own trainer is not bound by the host") {
   Job job;
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   CHECK(both(host_cost(job, {.tp = 2}, {})) == 0);
   CHECK(both(host_cost_of_ends(job, {})) == 0);
   CHECK(host_update_s(job, {}) == 0);
@@ -253,7 +254,7 @@ TEST_CASE("every module of a layer that is replayed is a checkpoint of its own")
 // data/measured/deepspeed_h200.jsonl, ds-host-...: four microbatches of a model 256 wide.
 TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   Job job;
-  job.profile.memory_model = MemoryModel::kDeepspeed;
+  set_framework(job.profile, MemoryModel::kDeepspeed);
   job.cluster.host_slowdown = kMachine;
   const auto step_s = [&](std::int64_t zero, double layers) {
     const Plan plan{.zero = zero};

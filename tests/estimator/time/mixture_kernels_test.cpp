@@ -2,6 +2,7 @@
 // laws, and every row of data/measured/mixture_kernels_h100.json.
 #include <doctest/doctest.h>
 
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/block_work.h"
 #include "tests/estimator/llama_job.h"
@@ -18,7 +19,7 @@ struct Sizes {
 
 Job job_on_h100(const Sizes& sizes) {
   Job job;
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   job.profile.gradient_accumulation_fusion = true;
   job.profile.moe_permute_fusion = true;
   job.cluster.gpus_per_node = sizes.experts;  // one expert each, or several
@@ -228,9 +229,9 @@ TEST_CASE("the choice of experts is Megatron's, of its rank's tokens, once a lay
   CHECK(unfused.forward_s - fused.forward_s == doctest::Approx(choice.forward_s - less.forward_s));
   CHECK(unfused.backward_input_s - fused.backward_input_s ==
         doctest::Approx(choice.backward_input_s - less.backward_input_s));
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   CHECK(choice_s(plan) == 0);
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   CHECK(choice_s(plan) == 0);
 }
 
@@ -263,7 +264,7 @@ TEST_CASE("without a fused rotary embedding queries and keys are turned as local
   Job job = job_on_h100({.tokens = 4096, .experts = 8, .topk = 2, .hidden = 4096});
   job.profile.rope_fusion = false;
   Job local = job;
-  local.profile.memory_model = MemoryModel::kMegatronLocal;
+  set_framework(local.profile, MemoryModel::kMegatronLocal);
   const Passes engine_turned = layer_kernels(job, {}).rotary;
   const Passes local_turned = layer_kernels(local, {}).rotary;
   CHECK(engine_turned.forward.rearranged == local_turned.forward.rearranged);
@@ -313,7 +314,7 @@ TEST_CASE("experts' products take what was measured on four streams beside one p
     CHECK(time.forward_s * 1e6 == doctest::Approx(row.forward_us[1]).epsilon(0.15));
     CHECK(time.backward_input_s * 1e6 == doctest::Approx(row.input_gradient_us[1]).epsilon(0.15));
     // Other frameworks run one kernel for all.
-    job.profile.memory_model = MemoryModel::kTorchtitan;
+    set_framework(job.profile, MemoryModel::kTorchtitan);
     CHECK(linear(BlockContext(job, plan), row.shape, Precision::kBf16).forward_s * 1e6 ==
           doctest::Approx(row.forward_us[0]));
   }

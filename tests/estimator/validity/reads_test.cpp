@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/framework.h"
 
 namespace shardplan {
 namespace {
@@ -103,7 +104,7 @@ Job some_job(MemoryModel memory_model, std::mt19937_64& random) {
   job.cluster.gpu.compute_capability = random() % 2 == 0 ? 80 : 90;
   job.cluster.gpus_per_node = 8;
   job.cluster.nodes = 864;  // 2^8 * 3^3
-  job.profile.memory_model = memory_model;
+  set_framework(job.profile, memory_model);
   job.profile.overlap_param_gather = random() % 2 == 0;
   job.profile.launch_blocking = random() % 2 == 0;
   job.profile.cp_overlap = random() % 2 == 0 ? CpOverlap::kAttention : CpOverlap::kExposed;
@@ -142,7 +143,7 @@ TEST_CASE("a rule looks at no field of a plan that it does not name") {
 TEST_CASE("every rule names the fields that it reads") {
   for (const auto& row : kMemoryModels) {
     FrameworkProfile profile;
-    profile.memory_model = row.value;
+    set_framework(profile, row.value);
     for (const ValidityRule& rule : validity_rules(profile)) {
       INFO(row.name, " ", rule.name);
       CHECK(rule.reads != PlanFields::all());

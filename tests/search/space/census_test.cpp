@@ -1,5 +1,6 @@
 #include "search/space/census.h"
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -48,7 +49,7 @@ TEST_CASE("counts by rule are those of the one-plan functions, for every profile
   for (int round = 0; round < 400; ++round) {
     CAPTURE(round);
     Job job = random_small_job(random);
-    job.profile.memory_model = any_profile(random);
+    set_framework(job.profile, any_profile(random));
     SearchSpace values = random_small_space(job, random);
     if (round % 10 == 0) {  // values that rules refuse before they divide by them
       values.tp.push_back(0);
@@ -71,7 +72,7 @@ TEST_CASE("counts by rule are those of the one-plan functions, for every profile
 
 TEST_CASE("orders of ranks are compared for the data-parallel size that a plan states") {
   Job job = llama_8b_job();
-  job.profile.memory_model = MemoryModel::kNanotron;
+  set_framework(job.profile, MemoryModel::kNanotron);
   job.model.layers.resize(10);
   job.cluster.gpus_per_node = 6;
   job.cluster.nvlink_domain = 6;

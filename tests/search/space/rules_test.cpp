@@ -1,4 +1,5 @@
 #include "search/space/rules.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -79,7 +80,7 @@ TEST_CASE("a plan that an earlier one stands for has its memory and its time, to
 
 TEST_CASE("the first value of an axis stands for those that mean the same; alone it stands") {
   Job job = llama_8b_job();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   Plan plan;
   plan.schedule = Schedule::k1F1B;
   plan.cp_method = CpMethod::kA2a;
@@ -100,7 +101,7 @@ TEST_CASE("the first value of an axis stands for those that mean the same; alone
 
 TEST_CASE("choices with an effect have no twin") {
   Job job = llama_8b_job();
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   Plan plan;
   plan.cp = 2;
   plan.pp = 4;

@@ -1,4 +1,5 @@
 #include "search/space/space.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -179,14 +180,14 @@ TEST_CASE("recomputation of norms is a choice only where a norm is not part of a
 
 TEST_CASE("each profile's default space has the values that it models, its own default first") {
   Job job = llama_8b_job();
-  job.profile.memory_model = MemoryModel::kMegatron;
+  set_framework(job.profile, MemoryModel::kMegatron);
   const SearchSpace megatron = default_space(job);
   CHECK(megatron.zero == std::vector<std::int64_t>{1, 0});
   CHECK(megatron.schedule ==
         std::vector<Schedule>{Schedule::kNone, Schedule::k1F1B, Schedule::kInterleaved1F1B});
   CHECK(megatron.dp_replicate == std::vector<std::int64_t>{1});
 
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   job.profile.default_zero = 3;
   job.profile.default_cp_method = CpMethod::kA2a;
   job.cluster.nodes = 4;
@@ -197,10 +198,10 @@ TEST_CASE("each profile's default space has the values that it models, its own d
   CHECK(native.dp_replicate == std::vector<std::int64_t>{1, 4});
   CHECK(std::ranges::count(native.schedule, Schedule::kZbv) == 1);
 
-  job.profile.memory_model = MemoryModel::kTorchtitan;
+  set_framework(job.profile, MemoryModel::kTorchtitan);
   CHECK(default_space(job).dp_replicate == std::vector<std::int64_t>{1, 2, 4});
 
-  job.profile.memory_model = MemoryModel::kFujii2024;
+  set_framework(job.profile, MemoryModel::kFujii2024);
   const SearchSpace fujii = default_space(job);
   CHECK(fujii.recompute == std::vector<Recompute>{Recompute{}});
 }

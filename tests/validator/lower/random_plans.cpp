@@ -4,6 +4,7 @@
 #include <array>
 
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/rank_grid.h"
 #include "validator/lower/lower.h"
@@ -162,7 +163,7 @@ Job RandomPlans::job_of(const ModelSpec& model, Plan& plan) {
   job.cluster.nodes = world / job.cluster.gpus_per_node;
   job.cluster.gpu.compute_capability = 90;
   job.profile.name = "native";
-  job.profile.memory_model = MemoryModel::kNative;
+  set_framework(job.profile, MemoryModel::kNative);
   job.profile.allocator = AllocatorKind::kStaticArenas;
   job.profile.cross_entropy = CrossEntropyKind::kChunked;
   job.profile.cross_entropy_chunks = pick({1, 2, 3, 8, 64});

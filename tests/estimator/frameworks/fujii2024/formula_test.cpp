@@ -1,4 +1,5 @@
 #include "estimator/frameworks/fujii2024/formula.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +14,7 @@ namespace {
 Job job_of(const LlamaShape& shape) {
   Job job;
   job.model = llama_model(shape);
-  job.profile.memory_model = MemoryModel::kFujii2024;
+  set_framework(job.profile, MemoryModel::kFujii2024);
   job.sequence_length = 8192;
   job.cluster.gpu.nominal_memory_bytes = 80'000'000'000;
   return job;

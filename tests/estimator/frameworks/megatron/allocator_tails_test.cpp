@@ -1,3 +1,4 @@
+#include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/allocator_tails.h"
 
 #include <doctest/doctest.h>

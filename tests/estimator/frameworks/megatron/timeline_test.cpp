@@ -10,6 +10,7 @@
 
 #include "estimator/allocator/replay.h"
 #include "estimator/answer/stage_memory.h"
+#include "estimator/answer/stage_state.h"
 #include "estimator/answer/stage_timeline.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/megatron/allocator_tails.h"

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "estimator/estimate.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/price/price.h"
 #include "tests/estimator/llama_job.h"
 
@@ -425,7 +426,7 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   job.model.qk_norm = false;
   job.model.head_dim = 288;  // no fused attention: scores are written out
   CHECK(rule(job, sharded(8)) == "unsupported: model.head_dim");
-  job.profile.memory_model = MemoryModel::kMegatronLocal;
+  set_framework(job.profile, MemoryModel::kMegatronLocal);
   CHECK(rule(job, {.dp = 8, .zero = 1}) == "unsupported: model.head_dim");
 }
 
