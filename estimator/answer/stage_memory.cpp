@@ -9,6 +9,7 @@
 #include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/ledger/block_rows.h"
+#include "estimator/plan/in_flight.h"
 
 namespace shardplan {
 namespace {

@@ -7,6 +7,7 @@
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/step_parts.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/plan/in_flight.h"
 #include "estimator/time/schedule_walk.h"
 
 namespace shardplan {

@@ -1,6 +1,7 @@
 // A peak point written out as blocks in their states; the rows of an answer are read from it.
 
 #include "estimator/ledger/stage_peak.h"
+#include "estimator/plan/in_flight.h"
 
 namespace shardplan {
 namespace {

@@ -38,7 +38,7 @@ BlockShape block_shape(const Job& job, const Plan& plan) {
   shape.local_vocab = div_ceil(padded_vocab(job, plan), plan.tp);
   shape.ffn_pieces = model.gated_ffn ? 2 : 1;
   shape.dtype = activation_dtype(plan.precision);
-  shape.delayed_weight = delays_weight_gradients(plan.schedule);
+  shape.delayed_weight = row_of(plan.schedule).splits_backward;
   return shape;
 }
 

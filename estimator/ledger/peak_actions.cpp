@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/plan/in_flight.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "estimator/plan/in_flight.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {

@@ -11,6 +11,7 @@
 #include "estimator/ledger/chunk_peak.h"
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/stage_state.h"
+#include "estimator/plan/in_flight.h"
 #include "estimator/plan/schedule.h"
 #include "estimator/plan/units.h"
 

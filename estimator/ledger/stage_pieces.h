@@ -9,6 +9,7 @@
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/stage_peak.h"
 #include "estimator/ledger/stage_state.h"
+#include "estimator/plan/in_flight.h"
 
 namespace shardplan {
 

@@ -10,19 +10,11 @@
 #include <vector>
 
 #include "estimator/plan/dtype.h"
+#include "estimator/plan/pipeline_schedules.h"
 
 namespace shardplan {
 
 enum class Precision { kFp32, kBf16, kFp16, kFp8 };
-enum class Schedule {
-  kNone,  // no pipeline; only with pp == 1
-  kGpipe,
-  k1F1B,
-  kInterleaved1F1B,
-  kZbH1,                   // zero-bubble H1: memory of 1F1B, weight gradients delayed
-  kInterleavedZeroBubble,  // torchtitan's
-  kZbv,                    // zero-bubble V: two chunks a rank, rank 0 holds both ends
-};
 enum class CpMethod { kRing, kAllGather, kA2a };
 enum class RecomputeGranularity { kNone, kSelective, kFull };
 enum class RecomputeMethod { kUniform, kBlock };
@@ -101,15 +93,6 @@ inline constexpr std::array<NamedValue<Precision>, 4> kPrecisions = {{
     {.value = Precision::kBf16, .name = "bf16"},
     {.value = Precision::kFp16, .name = "fp16"},
     {.value = Precision::kFp8, .name = "fp8"},
-}};
-inline constexpr std::array<NamedValue<Schedule>, 7> kSchedules = {{
-    {.value = Schedule::kNone, .name = "none"},
-    {.value = Schedule::kGpipe, .name = "gpipe"},
-    {.value = Schedule::k1F1B, .name = "1f1b"},
-    {.value = Schedule::kInterleaved1F1B, .name = "interleaved_1f1b"},
-    {.value = Schedule::kZbH1, .name = "zb_h1"},
-    {.value = Schedule::kInterleavedZeroBubble, .name = "interleaved_zero_bubble"},
-    {.value = Schedule::kZbv, .name = "zbv"},
 }};
 inline constexpr std::array<NamedValue<CpMethod>, 3> kCpMethods = {{
     {.value = CpMethod::kRing, .name = "ring"},

@@ -123,7 +123,7 @@ StageRun expert_run(const Job& job, const Plan& plan, GroupKind kind) {
 // The stages of embedding and head share the tied table; the V placement keeps both ends on one
 // rank.
 bool ends_on_two_ranks(const Job& job, const Plan& plan) {
-  return plan.schedule != Schedule::kZbv && head_stage(job, plan) > 0;
+  return !row_of(plan.schedule).places_in_v && head_stage(job, plan) > 0;
 }
 
 Axes group_axes(const Job& job, const Plan& plan, GroupKind kind) {

@@ -1,6 +1,7 @@
 #include "estimator/price/branch.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "estimator/plan/layer_partition.h"
 
@@ -72,6 +73,38 @@ bool can_be_valid(const PricePieces& pieces, const Plan& plan, const PriceFreedo
          std::ranges::none_of(pieces.split_rules, [&](const ValidityRule* rule) {
            return rule->broken(pieces.job, at);
          });
+}
+
+PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
+  const PriceFreedom& open = pieces.freedoms[freedom];
+  Plan decided = plan;
+  const auto drop = [](const auto& values, auto& axis, auto neutral) {
+    axis = values.empty() ? axis : neutral;
+  };
+  drop(open.zero, decided.zero, std::int64_t{0});
+  drop(open.dp_replicate, decided.dp_replicate, std::int64_t{0});
+  drop(open.precision, decided.precision, Precision::kFp32);
+  drop(open.grad_dtype, decided.grad_dtype, DType::kFp32);
+  drop(open.master_dtype, decided.master_dtype, DType::kFp32);
+  drop(open.exp_avg_dtype, decided.exp_avg_dtype, DType::kFp32);
+  drop(open.exp_avg_sq_dtype, decided.exp_avg_sq_dtype, DType::kFp32);
+  drop(open.offload, decided.offload, Offload{});
+  drop(open.rank_order, decided.rank_order, Plan{}.rank_order);
+  std::int64_t order = 0;
+  for (const Dimension dimension : decided.rank_order) {
+    order = 4 * order + static_cast<std::int64_t>(dimension);
+  }
+  const std::int64_t offloaded =
+      (decided.offload.activations ? 1 : 0) + (decided.offload.parameters ? 2 : 0);
+  const std::int64_t level = static_cast<std::int64_t>(pieces.state_freedoms[freedom]);
+  return {packed(level, pieces.split_piece->number),
+          packed(plan.tp, plan.cp),
+          packed(plan.ep, plan.etp),
+          packed(plan.dp, decided.dp_replicate),
+          packed(order, 4 * decided.zero + offloaded),
+          dtypes_number(decided),
+          std::bit_cast<std::int64_t>(decided.offload.optimizer),
+          plan.micro_batch};
 }
 
 }  // namespace shardplan

@@ -50,6 +50,9 @@ StateBytes least_state(const PriceFreedom& open, const StateBytes& state);
 // The same for gradients.
 void choose_smallest_gradients(const PriceFreedom& open, Plan& plan);
 
+// What is left of a key once free axes are taken out of it.
+PieceKey<8> floor_key(PricePieces& pieces, const Plan& plan, std::size_t freedom);
+
 // Whether the ranks of the plan fall into whole groups.
 bool has_groups(const Job& job, const Plan& plan);
 
@@ -79,6 +82,33 @@ void each_block(const PricePieces& pieces, const PriceFreedom& open, Plan& at, c
 
 // Whether some value of the open axes lets the schedule run.
 bool runs_schedule(const PricePieces& pieces, const PriceFreedom& open, Plan at);
+
+inline std::size_t num_values(const auto& values) {
+  return std::max<std::size_t>(values.size(), 1);
+}
+
+// Blocks of the branch that keep different activations.
+inline std::size_t num_blocks(const PriceFreedom& open) {
+  return num_values(open.micro_batch) * num_values(open.sequence_parallel) *
+         num_values(open.cp_method) * num_values(open.precision);
+}
+
+// visit(plan) for every schedule of the branch that can run, the pieces set to it. The least share
+// of dp_replicate stands for all.
+template <class Visit>
+void each_running_schedule(PricePieces& pieces, const Plan& plan, const PriceFreedom& open,
+                           const Visit& visit) {
+  Plan at = plan;
+  if (!open.dp_replicate.empty()) {
+    at.dp_replicate = 1;
+  }
+  each(open.schedule, at.schedule, [&] {
+    if (runs_schedule(pieces, open, at)) {
+      pieces.begin(at);
+      visit(at);
+    }
+  });
+}
 
 // Whether any plan below has layers in its chunks and ranks in its groups: before all that follows.
 bool can_be_valid(const PricePieces& pieces, const Plan& plan, const PriceFreedom& open);

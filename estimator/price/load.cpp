@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "estimator/plan/in_flight.h"
 #include "estimator/price/pieces.h"
 
 namespace shardplan {
@@ -12,12 +13,12 @@ namespace {
 // the other, and where states tell whether gradients exist, a later rank makes them sooner: there
 // every rank counts.
 bool first_rank_holds_most(const ScheduleShape& shape) {
-  return !delays_weight_gradients(shape.schedule) && !shape.tells_gradients;
+  return !row_of(shape.schedule).splits_backward && !shape.tells_gradients;
 }
 
 // What depends on the schedule alone repeats with every group of microbatches.
 ScheduleShape shortest(const ScheduleShape& shape) {
-  return shape.schedule == Schedule::kGpipe ? shape : shortest_equivalent(shape);
+  return row_of(shape.schedule).group == MicrobatchGroup::kAll ? shape : shortest_equivalent(shape);
 }
 
 // A state of the schedule on a rank, chunks of one layout together.
@@ -117,7 +118,7 @@ CountedStates counted_states(const ScheduleShape& shape, std::int64_t rank,
     for (const InFlightState& state : peak_in_flight_states(shape, rank)) { counted.add(state); }
     return counted;
   }
-  if (shape.schedule == Schedule::kGpipe) {
+  if (row_of(shape.schedule).group == MicrobatchGroup::kAll) {
     for (const InFlightState& state : peak_in_flight_states(shape, rank)) {
       counted.add(joined(state, at, num_chunks));
     }

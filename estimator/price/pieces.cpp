@@ -157,7 +157,7 @@ void PricePieces::begin(const Plan& plan) {
                        : split_numbers.try_emplace(layers_per_chunk, std::ssize(split_numbers) + 1)
                              .first->second;
   }
-  const std::int64_t v_placement = plan.schedule == Schedule::kZbv ? 1 : 0;
+  const std::int64_t v_placement = row_of(plan.schedule).places_in_v ? 1 : 0;
   grid_piece = &grid_pieces.find(
       {packed(plan.tp, plan.cp), packed(plan.ep, plan.etp), packed(plan.pp, plan.dp),
        packed(plan.dp_replicate, 2 * order_number(plan) + v_placement)},
@@ -207,7 +207,7 @@ std::int64_t microbatch_axes_number(const Plan& plan, CpMethod cp_method, Schedu
   const std::int64_t kinds =
       ((number(cp_method) * 2 + (plan.sequence_parallel ? 1 : 0)) * 4 + number(plan.precision)) *
           2 +
-      (delays_weight_gradients(schedule) ? 1 : 0);
+      (row_of(schedule).splits_backward ? 1 : 0);
   return packed(plan.micro_batch, kNumBlockKinds * kinds);
 }
 

@@ -7,6 +7,7 @@
 #include "estimator/time/pipeline_time.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
@@ -77,7 +78,7 @@ PipelineTime gpipe_time(const Pipeline& pipeline) {
 PipelineTime one_f_one_b_time(const Pipeline& pipeline) {
   const ScheduleShape& shape = pipeline.shape;
   const double m = pipeline.microbatches();
-  const std::int64_t warmup_per_hop = shape.schedule == Schedule::kInterleaved1F1B ? 2 : 1;
+  const std::int64_t warmup_per_hop = row_of(shape.schedule).warmup_per_hop;
   const double all = pipeline.total_work().total_s();
   double before_run = 0;
   LongestLine line;
@@ -135,43 +136,31 @@ PipelineTime zero_bubble_h1_time(const Pipeline& pipeline) {
 }
 
 // Bubbles of even chunks; `others` is the work of the p - 1 other ranks, one chunk each.
+using BubbleOfChunks = double (*)(const ScheduleShape& shape, const ChunkTime& others);
 
 // Interleaved 1F1B: (p - 1) * t (arXiv 2104.04473 section 2.2).
-double interleaved_bubble_s(const ChunkTime& others) {
+double interleaved_bubble_s(const ScheduleShape& /*shape*/, const ChunkTime& others) {
   return others.total_s();
 }
 
 // Interleaved zero bubble: (p - 1) * max(f, b, f + b - w), as for H1 with chunks for stages.
-double interleaved_zero_bubble_s(const ChunkTime& others) {
+double interleaved_zero_bubble_s(const ScheduleShape& /*shape*/, const ChunkTime& others) {
   const auto [f, b, w] = others;
   return std::max({f, b, f + b - w});
 }
 
 // Zero-bubble V, m >= 2 p - 1: the longest of eight paths, found by differentiating the walk; with
 // f = b = w it is (p - 1) * f, the start of the last rank.
-double v_bubble_s(const ChunkTime& others, double hops) {
+double v_bubble_s(const ScheduleShape& shape, const ChunkTime& others) {
   const auto [f, b, w] = others;
-  const double one = 1 / hops;
+  const double one = 1 / static_cast<double>(shape.pp - 1);
   return std::max({b * one + w * (1 - one), f * one + w * (1 - one), b, 2 * (b - w),
                    f * (2 - one) - b * (1 - one), f * (2 - one) + b * one - 2 * w,
                    2 * f - b - w * one, 2 * f - w * (2 + one)});
 }
 
-double even_bubble_s(const ScheduleShape& shape, const ChunkTime& others) {
-  switch (shape.schedule) {
-    case Schedule::kGpipe:
-    case Schedule::kInterleaved1F1B: return interleaved_bubble_s(others);
-    case Schedule::kInterleavedZeroBubble: return interleaved_zero_bubble_s(others);
-    case Schedule::kZbv: return v_bubble_s(others, static_cast<double>(shape.pp - 1));
-    case Schedule::kNone:
-    case Schedule::k1F1B:
-    case Schedule::kZbH1: break;
-  }
-  throw std::logic_error("even_bubble_s: one chunk a rank has a formula of its own");
-}
-
 // Several chunks a rank: line r works m * t_r and waits as the other ranks' mean chunks make it.
-PipelineTime several_chunks_time(const Pipeline& pipeline) {
+PipelineTime several_chunks_time(const Pipeline& pipeline, BubbleOfChunks bubble_s) {
   const ScheduleShape& shape = pipeline.shape;
   const double v = static_cast<double>(shape.vpp);
   const ChunkTime all = pipeline.total_work();
@@ -182,7 +171,7 @@ PipelineTime several_chunks_time(const Pipeline& pipeline) {
         .forward_s = (all.forward_s - own.forward_s) / v,
         .backward_input_s = (all.backward_input_s - own.backward_input_s) / v,
         .backward_weight_s = (all.backward_weight_s - own.backward_weight_s) / v};
-    line.offer(run.first, pipeline.microbatches() * own.total_s() + even_bubble_s(shape, others));
+    line.offer(run.first, pipeline.microbatches() * own.total_s() + bubble_s(shape, others));
   }
   return line.longest();
 }
@@ -206,20 +195,43 @@ PipelineTime walked_time(const Pipeline& pipeline) {
           .critical_rank = slowest.longest().critical_rank};
 }
 
-bool has_steady_state(const ScheduleShape& shape) {
-  switch (shape.schedule) {
-    case Schedule::kNone:
-    case Schedule::k1F1B: return true;
-    case Schedule::kGpipe: return shape.vpp == 1 || shape.num_microbatches >= shape.pp;
-    case Schedule::kZbH1: return shape.num_microbatches > shape.pp;
-    case Schedule::kZbv: return shape.num_microbatches >= 2 * shape.pp - 1;
-    case Schedule::kInterleaved1F1B:
-    case Schedule::kInterleavedZeroBubble:
-      return shape.num_microbatches >= shape.pp &&
-             shape.num_microbatches % microbatch_group(shape) == 0;
-  }
-  throw std::logic_error("has_steady_state: unknown schedule");
+bool fills_groups(const ScheduleShape& shape) {
+  return shape.num_microbatches >= shape.pp &&
+         shape.num_microbatches % microbatch_group(shape) == 0;
 }
+
+// How long a schedule takes: one row each, in the order of kSchedules.
+struct ScheduleTime {
+  // Whether the formulas hold: the steady state is reached; none: always.
+  bool (*is_steady)(const ScheduleShape& shape) = nullptr;
+  PipelineTime (*one_chunk)(const Pipeline& pipeline) = nullptr;
+  BubbleOfChunks several_chunks = nullptr;
+};
+constexpr ScheduleTime kNoPipeline = {};
+constexpr ScheduleTime kGpipe = {.is_steady =
+                                     [](const ScheduleShape& shape) {
+                                       return shape.vpp == 1 || shape.num_microbatches >= shape.pp;
+                                     },
+                                 .one_chunk = gpipe_time,
+                                 .several_chunks = interleaved_bubble_s};
+constexpr ScheduleTime kOneFOneB = {.one_chunk = one_f_one_b_time};
+constexpr ScheduleTime kInterleaved = {.is_steady = fills_groups,
+                                       .one_chunk = one_f_one_b_time,
+                                       .several_chunks = interleaved_bubble_s};
+constexpr ScheduleTime kZeroBubbleH1 = {
+    .is_steady = [](const ScheduleShape& shape) { return shape.num_microbatches > shape.pp; },
+    .one_chunk = zero_bubble_h1_time};
+constexpr ScheduleTime kInterleavedZeroBubble = {.is_steady = fills_groups,
+                                                 .one_chunk = zero_bubble_h1_time,
+                                                 .several_chunks = interleaved_zero_bubble_s};
+constexpr ScheduleTime kZeroBubbleV = {
+    .is_steady =
+        [](const ScheduleShape& shape) { return shape.num_microbatches >= 2 * shape.pp - 1; },
+    .several_chunks = v_bubble_s};
+constexpr std::array kTimes = {kNoPipeline,  kGpipe,        kOneFOneB,
+                               kInterleaved, kZeroBubbleH1, kInterleavedZeroBubble,
+                               kZeroBubbleV};
+static_assert(kTimes.size() == kSchedules.size());
 
 }  // namespace
 
@@ -259,22 +271,17 @@ PipelineTime pipeline_time(const ScheduleShape& shape, const PipelineLayout& lay
     return {.total_s = pipeline.microbatches() * pipeline.total_work().total_s(),
             .critical_rank = 0};
   }
-  if (!has_steady_state(shape)) {
+  const ScheduleTime& time = kTimes[static_cast<std::size_t>(shape.schedule)];
+  if (time.is_steady != nullptr && !time.is_steady(shape)) {
     return walked_time(pipeline);
   }
-  if (shape.vpp > 1) {
-    return several_chunks_time(pipeline);
+  if (shape.vpp > 1 && time.several_chunks != nullptr) {
+    return several_chunks_time(pipeline, time.several_chunks);
   }
-  switch (shape.schedule) {
-    case Schedule::kGpipe: return gpipe_time(pipeline);
-    case Schedule::k1F1B:
-    case Schedule::kInterleaved1F1B: return one_f_one_b_time(pipeline);
-    case Schedule::kZbH1:
-    case Schedule::kInterleavedZeroBubble: return zero_bubble_h1_time(pipeline);
-    case Schedule::kNone:
-    case Schedule::kZbv: break;
+  if (shape.vpp == 1 && time.one_chunk != nullptr) {
+    return time.one_chunk(pipeline);
   }
-  throw std::logic_error("pipeline_time: the schedule does not run on several ranks");
+  throw std::logic_error("pipeline_time: the schedule does not run on such a pipeline");
 }
 
 PipelineTime pipeline_time(const ScheduleShape& shape, std::span<const ChunkTime> chunks) {

@@ -17,14 +17,14 @@ namespace shardplan {
 // fp32 logits with their gradient, take some tens.
 inline constexpr double kMaxActivationElements = 18014398509481984.0;  // 2^54
 
-// Microbatches of which a rank holds activations, at most: all of them under GPipe, else the
-// warm-up of estimator/plan/schedule.cpp.
+// Microbatches of which a rank holds activations, at most: all of them where all forwards go first,
+// else the warm-up of estimator/plan/schedule.cpp.
 inline double most_in_flight(const Job& job, const Plan& plan) {
   const double all = static_cast<double>(microbatches_of(job, plan));
   if (plan.pp == 1) {
     return 1;
   }
-  if (plan.schedule == Schedule::kGpipe) {
+  if (row_of(plan.schedule).group == MicrobatchGroup::kAll) {
     return all;
   }
   const double group = plan.vpp == 1 ? 1 : static_cast<double>(interleaved_group(job, plan));

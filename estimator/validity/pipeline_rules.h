@@ -18,16 +18,9 @@ inline constexpr ValidityRule kScheduleFitsPipeline = {
     .reads = {PlanField::kPp, PlanField::kVpp, PlanField::kSchedule},
     .broken =
         [](const Job&, const Plan& plan) {
-          switch (plan.schedule) {
-            case Schedule::kNone: return plan.pp > 1 || plan.vpp > 1;
-            case Schedule::k1F1B: return plan.vpp > 1;  // pp 1: the same as none
-            case Schedule::kGpipe:
-            case Schedule::kZbH1: return plan.pp == 1 || plan.vpp > 1;
-            case Schedule::kInterleaved1F1B:
-            case Schedule::kInterleavedZeroBubble: return plan.pp == 1 || plan.vpp == 1;
-            case Schedule::kZbv: return plan.pp == 1 || plan.vpp != 2;
-          }
-          return true;
+          const ScheduleRow& row = row_of(plan.schedule);
+          return plan.pp < row.least_stages || plan.pp > row.most_stages ||
+                 plan.vpp < row.least_chunks || plan.vpp > row.most_chunks;
         },
     .explain = explain_schedule_fits_pipeline};
 
@@ -61,14 +54,13 @@ inline constexpr ValidityRule kLayersPerChunk = {
         },
     .explain = explain_layers_per_chunk};
 
-// Megatron-LM core/pipeline_parallel/schedules.py, forward_backward_pipelining_with_interleaving.
 inline constexpr ValidityRule kInterleavedMicrobatches = {
     .name = "microbatches_fill_interleaved_groups",
     .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kMicroBatch,
               PlanField::kSchedule},
     .broken =
         [](const Job& job, const Plan& plan) {
-          if (plan.schedule != Schedule::kInterleaved1F1B) {
+          if (!row_of(plan.schedule).fills_groups) {
             return false;
           }
           const std::int64_t m = microbatches_of(job, plan);

@@ -147,16 +147,16 @@ std::string explain_sequence_by_cp(const Job& job, const Plan& plan) {
 std::string explain_schedule_fits_pipeline(const Job&, const Plan& plan) {
   std::string found = "schedule " + std::string(name_of(plan.schedule)) + " with pp " +
                       number_text(plan.pp) + " and vpp " + number_text(plan.vpp) + "; valid: ";
-  switch (plan.schedule) {
-    case Schedule::kNone: return found + "pp 1 and vpp 1";
-    case Schedule::k1F1B: return found + "vpp 1, or schedule interleaved_1f1b";
-    case Schedule::kGpipe:
-    case Schedule::kZbH1: return found + "pp >= 2 and vpp 1";
-    case Schedule::kInterleaved1F1B:
-    case Schedule::kInterleavedZeroBubble: return found + "pp >= 2 and vpp >= 2";
-    case Schedule::kZbv: return found + "pp >= 2 and vpp 2";
+  const ScheduleRow& row = row_of(plan.schedule);
+  const std::string chunks =
+      "vpp " + (row.most_chunks > row.least_chunks ? std::string(">= ") : std::string()) +
+      number_text(row.least_chunks);
+  if (row.most_stages == 1) {
+    return found + "pp 1 and " + chunks;
   }
-  return found;
+  return row.least_stages > 1
+             ? found + "pp >= " + number_text(row.least_stages) + " and " + chunks
+             : found + chunks + ", or schedule " + std::string(name_of(Schedule::kInterleaved1F1B));
 }
 
 std::string explain_layers_split_evenly(const Job& job, const Plan& plan) {

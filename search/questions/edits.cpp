@@ -24,12 +24,12 @@ void suit_schedule(const Job& job, Plan& plan) {
     plan.schedule = Schedule::kNone;
     plan.vpp = 1;
   } else if (plan.vpp > 1) {
-    const bool has_chunks = plan.schedule != Schedule::kNone && plan.schedule != Schedule::k1F1B &&
-                            plan.schedule != Schedule::kZbH1;
+    const ScheduleRow& row = row_of(plan.schedule);
+    const bool has_chunks = row.most_chunks > 1 || row.group == MicrobatchGroup::kAll;
     plan.schedule = has_chunks ? plan.schedule : Schedule::kInterleaved1F1B;
   } else {
-    const bool is_plain = plan.schedule == Schedule::kGpipe || plan.schedule == Schedule::k1F1B ||
-                          plan.schedule == Schedule::kZbH1;
+    const ScheduleRow& row = row_of(plan.schedule);
+    const bool is_plain = row.most_stages > 1 && row.least_chunks == 1;
     plan.schedule = is_plain ? plan.schedule : job.profile.default_pipeline_schedule;
   }
 }

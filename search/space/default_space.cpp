@@ -130,10 +130,10 @@ std::vector<Recompute> recompute_choices(const Job& job) {
   return choices;
 }
 
-template <class Value, std::size_t size>
-std::vector<Value> values_of(const std::array<NamedValue<Value>, size>& rows) {
-  std::vector<Value> values(size);
-  std::ranges::transform(rows, values.begin(), &NamedValue<Value>::value);
+template <class Row, std::size_t size>
+auto values_of(const std::array<Row, size>& rows) {
+  std::vector<decltype(Row::value)> values(size);
+  std::ranges::transform(rows, values.begin(), &Row::value);
   return values;
 }
 

@@ -35,7 +35,7 @@ std::optional<Plan> earlier_twin(const Job& job, const Plan& plan, const RuleLis
 }
 
 bool is_plain_accumulation(Schedule schedule) {
-  return schedule == Schedule::kNone || schedule == Schedule::k1F1B;
+  return row_of(schedule).least_stages == 1;
 }
 
 // On one stage 1F1B is forward, backward, microbatch after microbatch: no pipeline at all.

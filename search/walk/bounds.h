@@ -6,7 +6,9 @@
 #include <optional>
 #include <string_view>
 
-#include "estimator/price/floor.h"
+#include "estimator/price/fitting_floor.h"
+#include "estimator/price/memory_floor.h"
+#include "estimator/price/time_floor.h"
 #include "search/space/census.h"
 #include "search/walk/rank.h"
 #include "search/walk/search.h"

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "estimator/price/floor.h"
+#include "estimator/price/freedom.h"
 #include "search/space/census.h"
 
 namespace shardplan {

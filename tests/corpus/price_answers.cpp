@@ -5,7 +5,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "estimator/price/floor.h"
+#include "estimator/price/fitting_floor.h"
+#include "estimator/price/memory_floor.h"
+#include "estimator/price/time_floor.h"
 #include "search/space/census.h"
 #include "search/walk/bounds.h"
 #include "search/walk/search.h"

@@ -171,7 +171,7 @@ constexpr ValidityRule kZeroBubbleWithoutUnits = {
     .reads = {PlanField::kZero, PlanField::kSchedule},
     .broken =
         [](const Job&, const Plan& plan) {
-          return plan.zero > 1 && delays_weight_gradients(plan.schedule);
+          return plan.zero > 1 && row_of(plan.schedule).splits_backward;
         },
     .explain =
         [](const Job&, const Plan& plan) {

@@ -77,8 +77,8 @@ struct GroupGrid {
   }
 
   bool wraps_around() const {
-    return plan.schedule == Schedule::kInterleaved1F1B ||
-           plan.schedule == Schedule::kInterleavedZeroBubble;
+    const ScheduleRow& row = row_of(plan.schedule);
+    return row.least_chunks > 1 && !row.places_in_v;
   }
   Communicator previous_stage() const {
     return pair("pp.previous", GroupKind::kPp,

@@ -12,6 +12,7 @@
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/stage_timeline.h"
 #include "estimator/plan/expert_loads.h"
+#include "estimator/plan/in_flight.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {

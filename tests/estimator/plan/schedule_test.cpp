@@ -1,4 +1,5 @@
 // Schedules: order, completeness, and what is in flight.
+#include "estimator/plan/in_flight.h"
 #include "estimator/plan/schedule.h"
 
 #include <doctest/doctest.h>

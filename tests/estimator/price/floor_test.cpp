@@ -1,4 +1,6 @@
-#include "estimator/price/floor.h"
+#include "estimator/price/fitting_floor.h"
+#include "estimator/price/memory_floor.h"
+#include "estimator/price/time_floor.h"
 #include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+#include "estimator/plan/in_flight.h"
 #include "estimator/price/price.h"
 
 #include <doctest/doctest.h>

@@ -4,6 +4,8 @@
 #include <functional>
 #include <unordered_map>
 
+#include "estimator/plan/in_flight.h"
+
 namespace shardplan {
 namespace {
 

@@ -11,6 +11,7 @@
 #include "estimator/answer/blocks.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/estimate.h"
+#include "estimator/plan/in_flight.h"
 
 namespace shardplan {
 namespace {

@@ -1,9 +1,9 @@
-// The floor of branches that leave open only how the state is kept: memory and time of one plan.
+#include "estimator/price/fitting_floor.h"
+
 #include <algorithm>
 
 #include "estimator/answer/blocks.h"
 #include "estimator/price/branch.h"
-#include "estimator/price/floor.h"
 
 namespace shardplan {
 
@@ -32,8 +32,8 @@ std::int64_t fullest_rank_bytes(const PriceFreedom& open, const StatePiece& stat
 }  // namespace
 
 // Of the plans that differ in the optimizer's dtypes the one with the smallest has the least
-// memory, less what its step copies, and the least time: it stands for all. Buffers of
-// Megatron-FSDP come on top of what every plan holds in a microbatch.
+// memory, less what its step copies, and the least time: it stands for all. Buckets
+// of units come on top of what every plan holds in a microbatch.
 FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t freedom,
                            std::int64_t limit_bytes, FittingQuestion question) {
   PricePieces& pieces = table.pieces();
