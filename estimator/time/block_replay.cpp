@@ -3,48 +3,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "estimator/ledger/block_memory.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan {
 namespace {
-
-LayerReplay whole_parts(const LayerParts& parts) {
-  const auto forward = [](const BlockTime& part) {
-    return ReplayTime{.kernels_s = part.forward_s, .total_s = part.forward_total_s()};
-  };
-  return {.norms = forward(parts.norms),
-          .projections = forward(parts.projections),
-          .mla_up = forward(parts.mla_up),
-          .attention = forward(parts.attention),
-          .ffn = forward(parts.ffn),
-          .routed = forward(parts.routed),
-          .routed_activation = forward(parts.routed_activation),
-          .shared = forward(parts.shared)};
-}
-
-// The native trainer's backward writes again what it dropped and reads: a norm without its
-// addition, SwiGLU's output beside SwiGLU's gradient, and never what lies behind a last product
-// (validator/lower/layer.cpp, validator/lower/moe.cpp). Shares are of the bytes of the forward
-// kernels (native_kernels in elementwise.cpp).
-LayerReplay written_again(const LayerParts& parts) {
-  constexpr double kNormShare = 2.0 / 4;
-  constexpr double kSwigluShare = 1.0 / 3;
-  const auto only = [](double seconds) {
-    return ReplayTime{.kernels_s = seconds, .total_s = seconds};
-  };
-  LayerReplay replay = whole_parts(parts);
-  const double experts_s = parts.routed_activation.forward_s;
-  replay.norms = only(kNormShare * parts.norms.forward_s);
-  replay.ffn = only(kSwigluShare * parts.ffn_activation_s);
-  replay.routed =
-      only(parts.routed.forward_total_s() - parts.routed_last_s + (1 - kSwigluShare) * experts_s);
-  replay.routed_activation = only(kSwigluShare * experts_s);
-  replay.shared = only(parts.shared.forward_total_s() - parts.shared_last_s -
-                       (1 - kSwigluShare) * parts.shared_activation_s);
-  replay.left_out_s = parts.ffn_last_s + parts.routed_last_s + parts.shared_last_s;
-  return replay;
-}
 
 double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& parts) {
   double seconds = 0;
@@ -85,16 +47,23 @@ std::int64_t layers_in_group(const Recompute& recompute) {
 
 }  // namespace
 
-LayerReplay replay_of(const Job& job, const LayerSpec& layer, const LayerParts& parts) {
-  if (job.profile.memory_model == MemoryModel::kNative) {
-    return written_again(parts);
-  }
-  LayerReplay replay = whole_parts(parts);
-  const SeparateNorms separate = separate_norms(job, layer.is_moe);
-  const double share = ((separate.attention ? 1 : 0) + (separate.ffn ? 1 : 0)) / 2.0;
-  replay.norms.kernels_s *= share;
-  replay.norms.total_s *= share;
-  return replay;
+LayerReplay replay_of_parts(const LayerParts& parts) {
+  const auto forward = [](const BlockTime& part) {
+    return ReplayTime{.kernels_s = part.forward_s, .total_s = part.forward_total_s()};
+  };
+  return {.norms = forward(parts.norms),
+          .projections = forward(parts.projections),
+          .mla_up = forward(parts.mla_up),
+          .attention = forward(parts.attention),
+          .ffn = forward(parts.ffn),
+          .routed = forward(parts.routed),
+          .routed_activation = forward(parts.routed_activation),
+          .shared = forward(parts.shared)};
+}
+
+LayerReplay replay_of(const BlockKernels& framework, const Job& job, const LayerSpec& layer,
+                      const LayerParts& parts) {
+  return framework.replay != nullptr ? framework.replay(job, layer, parts) : replay_of_parts(parts);
 }
 
 double replayed_s(const Recompute& recompute, const LayerTime& layer) {

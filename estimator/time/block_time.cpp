@@ -11,6 +11,7 @@
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_ends.h"
+#include "estimator/time/block_experts.h"
 #include "estimator/time/block_replay.h"
 #include "estimator/time/block_work.h"
 #include "estimator/time/efficiency.h"
@@ -334,7 +335,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
   const LayerParts parts = clocked_parts(context, layer);
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
-                  .replay = replay_of(context.job, layer, parts),
+                  .replay = replay_of(context.framework, context.job, layer, parts),
                   .host = layer_host(context.job, context.plan, layer)};
   BlockTime& time = known.time;
   set_host(time, known.host);
@@ -354,11 +355,6 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
 }
 
-// nanotron may have the head's parts on different stages.
-bool parts_head(const FrameworkProfile& profile) {
-  return profile.memory_model == MemoryModel::kNanotron;
-}
-
 // Embedding and head have half of the host's cost, the loss the other half: not measured apart.
 HeadParts head_parts(const BlockContext& context) {
   HeadParts parts = {
@@ -373,8 +369,9 @@ HeadParts head_parts(const BlockContext& context) {
 
 }  // namespace
 
-BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer) {
-  LayerTime known = time_without_recompute(BlockContext(job, plan), layer);
+BlockTime layer_time(const BlockKernels& framework, const Job& job, const Plan& plan,
+                     const LayerSpec& layer) {
+  LayerTime known = time_without_recompute(BlockContext(framework, job, plan), layer);
   add_recompute(plan.recompute, known);
   return known.time;
 }
@@ -392,16 +389,16 @@ LayerKinds layer_kinds(const ModelSpec& model) {
   return kinds;
 }
 
-ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds,
-                                   ProductMemo* products) {
-  BlockContext context(job, plan);
+ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job, const Plan& plan,
+                                   const LayerKinds& kinds, ProductMemo* products) {
+  BlockContext context(framework, job, plan);
   context.products = products;
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
   set_host(times.head,
            {.launches = host_cost_of_ends(job, plan), .waits = job.profile.launch_blocking});
-  if (parts_head(job.profile)) {
+  if (framework.parted_loss != nullptr) {
     times.head_parts = head_parts(context);
   }
   times.last_kind = kinds.of_layer.back();
@@ -425,8 +422,8 @@ void add_recompute(const Recompute& recompute, ModelTimes& times) {
   }
 }
 
-ModelPieces model_pieces(const Job& job, const Plan& plan) {
-  BlockContext context(job, plan);
+ModelPieces model_pieces(const BlockKernels& framework, const Job& job, const Plan& plan) {
+  BlockContext context(framework, job, plan);
   const auto pieces_of = [&context](const auto& make) {
     PieceLog log;
     context.log = &log;
@@ -437,7 +434,7 @@ ModelPieces model_pieces(const Job& job, const Plan& plan) {
   ModelPieces pieces;
   pieces.embedding = pieces_of([&] { embedding_time(context); });
   pieces.head = pieces_of([&] { head_time(context); });
-  if (parts_head(job.profile)) {
+  if (framework.parted_loss != nullptr) {
     pieces.logits = pieces_of([&] { logits_time(context); });
     pieces.cast = pieces_of([&] { cast_time(context); });
     pieces.loss = pieces_of([&] { loss_time(context); });
@@ -454,8 +451,8 @@ ModelPieces model_pieces(const Job& job, const Plan& plan) {
   return pieces;
 }
 
-ModelTimes model_times(const Job& job, const Plan& plan) {
-  ModelTimes times = times_without_recompute(job, plan, layer_kinds(job.model));
+ModelTimes model_times(const BlockKernels& framework, const Job& job, const Plan& plan) {
+  ModelTimes times = times_without_recompute(framework, job, plan, layer_kinds(job.model));
   add_recompute(plan.recompute, times);
   return times;
 }

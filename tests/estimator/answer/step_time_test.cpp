@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/step_pieces.h"
 #include "estimator/estimate.h"
 #include "estimator/time/block_time.h"

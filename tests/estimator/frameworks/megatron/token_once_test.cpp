@@ -6,6 +6,7 @@
 
 #include "data/read/library.h"
 #include "estimator/answer/blocks.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
