@@ -82,7 +82,7 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
     model_time_space = known.value;
     model_time_number = known.number;
   }
-  add_recompute(plan.recompute, model_time_space);
+  add_recompute(framework_of(job.profile).kernels, plan.recompute, model_time_space);
   const StepLayout& layout = split().steps;
   chunk_time_space.resize(plain.chunks.size());
   replay_space.resize(plain.chunks.size());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "estimator/plan/job.h"
 #include "estimator/time/block_time.h"
@@ -43,6 +44,9 @@ struct BlockKernels {
   // The rounding of a linear layer's factors to fp8; none: what libraries round of every
   // microbatch, its input and its output's gradient.
   BlockTime (*fp8_rounding)(const BlockContext& context, const ProductShape& layer) = nullptr;
+  // Of the rate of fp8 products with one scale a tensor, the share that this job's reach; none:
+  // all.
+  double (*fp8_rate_share)(const Job& job) = nullptr;
   // Sequence parallelism gathers what fp8 products take before it is rounded, not behind.
   bool gathers_before_rounding = false;
   // Grouped products of experts run in kernels whose own rates were measured.
@@ -91,6 +95,8 @@ struct BlockKernels {
 
   // --- experts ---
 
+  // Whether a router's input and weight become fp32 for its product; none: never.
+  bool (*casts_router)(const Job& job) = nullptr;
   // Choosing experts, and the auxiliary loss; none: not counted.
   BlockTime (*expert_choice)(const BlockContext& context) = nullptr;
   // Rows on their way to experts and back, with the kernels around it; none: no experts.
@@ -110,6 +116,8 @@ struct BlockKernels {
 
   // What replaying parts of a layer takes; none: as much as their forward.
   LayerReplay (*replay)(const Job& job, const LayerSpec& layer, const LayerParts& parts) = nullptr;
+  // What a selective policy of this name replays of a layer; none: there are no such policies.
+  double (*replayed_policy_s)(const std::string& policy, const LayerTime& layer) = nullptr;
 };
 
 }  // namespace shardplan

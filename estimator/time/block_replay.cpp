@@ -23,22 +23,12 @@ double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& pa
   return seconds;
 }
 
-// torchtitan's selective policies: every second layer in full; or by operation, which keeps
-// attention, collectives and every second product and replays the other half and what is cheap. A
-// mixture's grouped products and all-to-alls are not among what it keeps
-// (models/qwen3/infra/parallelize.py, _op_sac_save_list).
-double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
-  if (policy == "every_second_layer") {
-    return layer.time.forward_total_s() / 2;
+double replayed_policy_s(const BlockKernels& framework, const std::string& policy,
+                         const LayerTime& layer) {
+  if (framework.replayed_policy_s == nullptr) {
+    throw std::logic_error("recompute policy without a time model: " + policy);
   }
-  if (policy == "every_second_matmul") {
-    const LayerReplay& parts = layer.replay;
-    return parts.norms.kernels_s + parts.routed.total_s + parts.routed_activation.total_s +
-           (parts.projections.kernels_s + parts.mla_up.kernels_s + parts.ffn.kernels_s +
-            parts.shared.kernels_s) /
-               2;
-  }
-  throw std::logic_error("recompute policy without a time model: " + policy);
+  return framework.replayed_policy_s(policy, layer);
 }
 
 std::int64_t layers_in_group(const Recompute& recompute) {
@@ -66,7 +56,8 @@ LayerReplay replay_of(const BlockKernels& framework, const Job& job, const Layer
   return framework.replay != nullptr ? framework.replay(job, layer, parts) : replay_of_parts(parts);
 }
 
-double replayed_s(const Recompute& recompute, const LayerTime& layer) {
+double replayed_s(const BlockKernels& framework, const Recompute& recompute,
+                  const LayerTime& layer) {
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return 0;
     case RecomputeGranularity::kFull:
@@ -74,7 +65,7 @@ double replayed_s(const Recompute& recompute, const LayerTime& layer) {
              layer.replay.left_out_s / number(layers_in_group(recompute));
     case RecomputeGranularity::kSelective:
       return recompute.policy.empty() ? replayed_modules_s(recompute.modules, layer.replay)
-                                      : replayed_policy_s(recompute.policy, layer);
+                                      : replayed_policy_s(framework, recompute.policy, layer);
   }
   throw std::logic_error("replayed_s: unknown granularity");
 }

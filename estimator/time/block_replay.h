@@ -31,6 +31,7 @@ LayerReplay replay_of(const BlockKernels& framework, const Job& job, const Layer
 LayerReplay replay_of_parts(const LayerParts& parts);
 
 // Seconds that backward takes longer. Throws std::logic_error for policies without a time model.
-double replayed_s(const Recompute& recompute, const LayerTime& layer);
+double replayed_s(const BlockKernels& framework, const Recompute& recompute,
+                  const LayerTime& layer);
 
 }  // namespace shardplan

@@ -101,7 +101,7 @@ ModelTimes model_times(const BlockKernels& framework, const Job& job, const Plan
 // `products` keeps those of one job's GPU from plan to plan.
 ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job, const Plan& plan,
                                    const LayerKinds& kinds, ProductMemo* products = nullptr);
-void add_recompute(const Recompute& recompute, ModelTimes& times);
+void add_recompute(const BlockKernels& framework, const Recompute& recompute, ModelTimes& times);
 
 // What these times are made of.
 ModelPieces model_pieces(const BlockKernels& framework, const Job& job, const Plan& plan);

@@ -137,13 +137,12 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   const std::int64_t out = forward.n;
   const std::int64_t in = forward.k;
   const std::int64_t count = forward.count;
-  const FrameworkProfile& profile = context.job.profile;
   const bool is_grouped =
       count > 1 && context.framework.has_grouped_kernels && measures_grouped(gpu);
   const double clock = is_measured(gpu, precision) ? context.clock.products : 1;
-  const bool is_blockwise =
-      precision == Precision::kFp8 && profile.fp8_recipe == Fp8Recipe::kBlockwise;
-  const double share = is_blockwise ? kBlockwiseShare.value : 1;
+  const auto fp8_share = context.framework.fp8_rate_share;
+  const double share =
+      precision == Precision::kFp8 && fp8_share != nullptr ? fp8_share(context.job) : 1;
   const auto product_s = [&](const ProductShape& shape) {
     if (is_grouped) {
       return grouped_gemm_s(gpu, shape, rows);

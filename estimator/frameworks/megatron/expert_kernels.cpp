@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_experts.h"
 #include "estimator/time/block_work.h"
 #include "estimator/time/collective_time.h"
-#include "estimator/time/dispatch_cost.h"
 #include "estimator/time/efficiency.h"
 
 namespace shardplan {

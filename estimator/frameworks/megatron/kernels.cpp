@@ -180,6 +180,14 @@ BlockTime engine_rounding(const BlockContext& context, const ProductShape& layer
   return rounding_by_library(context, layer, bytes, weights);
 }
 
+double fp8_rate_share(const Job& job) {
+  return job.profile.fp8_recipe == Fp8Recipe::kBlockwise ? kBlockwiseShare.value : 1;
+}
+
+bool casts_router(const Job& job) {
+  return job.profile.moe_router_casts;
+}
+
 LayerReplay replay(const Job& job, const LayerSpec& layer, const LayerParts& parts) {
   LayerReplay times = replay_of_parts(parts);
   const SeparateNorms separate = separate_norms(job, layer.is_moe);
@@ -202,11 +210,13 @@ constinit const BlockKernels kMegatronKernels = {.layer = engine_layer_kernels,
                                                  .weight_gradient = weight_gradient,
                                                  .adds_weight_gradients = fuses_weight_gradients,
                                                  .fp8_rounding = engine_rounding,
+                                                 .fp8_rate_share = fp8_rate_share,
                                                  .apart_product_s = kApartProduct,
                                                  .attention_backend = attention_backend,
                                                  .saves_probabilities = saves_probabilities,
                                                  .counts_deterministic_attention = true,
-                                                                                              .expert_choice = megatron_expert_choice,
+                                                 .casts_router = casts_router,
+                                                 .expert_choice = megatron_expert_choice,
                                                  .expert_exchange = megatron_expert_exchange,
                                                  .exchange_cost = megatron_exchange_cost,
                                                  .table_gradient = table_gradient,
@@ -215,7 +225,7 @@ constinit const BlockKernels kMegatronKernels = {.layer = engine_layer_kernels,
 
 constinit const BlockKernels kMegatronLocalKernels = {.layer = local_layer_kernels,
                                                       .weight_gradient = plain_weight_gradient,
-                                                                                                        .expert_choice = megatron_expert_choice,
+                                                      .expert_choice = megatron_expert_choice,
                                                       .expert_exchange = megatron_expert_exchange,
                                                       .exchange_cost = megatron_exchange_cost,
                                                       .table_gradient = table_gradient,
@@ -223,7 +233,7 @@ constinit const BlockKernels kMegatronLocalKernels = {.layer = local_layer_kerne
 
 constinit const BlockKernels kMegatronPaperKernels = {.layer = paper_layer_kernels,
                                                       .weight_gradient = plain_weight_gradient,
-                                                                                                        .expert_exchange = megatron_expert_exchange,
+                                                      .expert_exchange = megatron_expert_exchange,
                                                       .exchange_cost = megatron_exchange_cost,
                                                       .table_gradient = table_gradient,
                                                       .loss = engine_loss_kernels};

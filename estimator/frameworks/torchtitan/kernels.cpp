@@ -1,6 +1,8 @@
 // Every number counts how often one element is read or written; e is its size.
 #include "estimator/frameworks/torchtitan/kernels.h"
 
+#include <stdexcept>
+
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
 #include "estimator/plan/number.h"
@@ -124,6 +126,24 @@ KernelBytes weight_gradient(const Job& job, const Plan& plan) {
   return cast + accumulation(job, plan);
 }
 
+// Selective policies: every second layer in full; or by operation, which keeps attention,
+// collectives and every second product and replays the other half and what is cheap. A mixture's
+// grouped products and all-to-alls are not among what it keeps (models/qwen3/infra/parallelize.py,
+// _op_sac_save_list).
+double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
+  if (policy == "every_second_layer") {
+    return layer.time.forward_total_s() / 2;
+  }
+  if (policy == "every_second_matmul") {
+    const LayerReplay& parts = layer.replay;
+    return parts.norms.kernels_s + parts.routed.total_s + parts.routed_activation.total_s +
+           (parts.projections.kernels_s + parts.mla_up.kernels_s + parts.ffn.kernels_s +
+            parts.shared.kernels_s) /
+               2;
+  }
+  throw std::logic_error("recompute policy without a time model: " + policy);
+}
+
 }  // namespace
 
 std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
@@ -138,6 +158,7 @@ constinit const BlockKernels kTorchtitanKernels = {
     .sequence_copies = torchtitan_sequence_copies,
     .expert_exchange = torchtitan_expert_exchange,
     .table_gradient = table_gradient,
-    .loss = loss_kernels};
+    .loss = loss_kernels,
+    .replayed_policy_s = replayed_policy_s};
 
 }  // namespace shardplan

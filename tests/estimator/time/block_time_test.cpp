@@ -479,7 +479,17 @@ TEST_CASE("full recomputation replays the forward, selective choices replay thei
   CHECK(norms_and_mlp_s > 0.5 * full.forward_s);
   CHECK(norms_and_mlp_s < full.recompute_s);
   plan.recompute.policy = "every_second_layer";
-  CHECK(layer_time(job, plan, {}).recompute_s == full.recompute_s / 2);
+  CHECK_THROWS_AS(layer_time(job, plan, {}), std::logic_error);
+}
+
+TEST_CASE("torchtitan's policy of every second layer replays half of them; others need a name") {
+  Job job = job_on_h200();
+  job.profile.memory_model = MemoryModel::kTorchtitan;
+  Plan plan = {.tp = 2, .sequence_parallel = true};
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.policy = "every_second_layer";
+  const BlockTime half = layer_time(job, plan, {});
+  CHECK(half.recompute_s == half.forward_total_s() / 2);
   plan.recompute.policy = "unheard of";
   CHECK_THROWS_AS(layer_time(job, plan, {}), std::logic_error);
 }
