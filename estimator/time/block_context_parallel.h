@@ -18,8 +18,8 @@ struct ContextExchange {
 ContextExchange context_exchange(const BlockContext& context, const AttentionWork& work);
 
 // What stays visible (CpOverlap): hops of a ring run beside attention to the keys of the hop
-// before, and the gradients' way home has nothing to hide behind; keys that are gathered sequence
-// by sequence, one beside attention of another.
+// before, and the gradients' way home has nothing to hide behind; of keys that are gathered
+// sequence by sequence those of one come beside the attention of another.
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const ContextExchange& exchange,
                                            const BlockTime& attention);
@@ -28,8 +28,8 @@ ForwardBackward visible_context_parallel_s(const BlockContext& context,
 BlockTime context_parallel_merges(const BlockContext& context, const LayerSpec& layer,
                                   const AttentionWork& work);
 
-// Keys in front of a call's queries that our trainer gives it of those it gathered: all, or as many
-// as the window reaches, in tiles of 64.
+// Keys in front of a call's queries that it gets of those gathered: all, or as many as the window
+// reaches, in tiles of 64.
 std::int64_t gathered_keys_before(const Job& job, std::int64_t window);
 
 }  // namespace shardplan

@@ -36,6 +36,7 @@ struct PartedLoss {
 struct BlockKernels {
   // --- around products ---
 
+  // Kernels of a transformer layer.
   LayerKernels (*layer)(const Job& job, const Plan& plan);
   // What it costs, per element, that a product does not add to the main gradient itself.
   KernelBytes (*weight_gradient)(const Job& job, const Plan& plan);
@@ -44,8 +45,7 @@ struct BlockKernels {
   // The rounding of a linear layer's factors to fp8; none: what libraries round of every
   // microbatch, its input and its output's gradient.
   BlockTime (*fp8_rounding)(const BlockContext& context, const ProductShape& layer) = nullptr;
-  // Of the rate of fp8 products with one scale a tensor, the share that this job's reach; none:
-  // all.
+  // The share that fp8 products reach of the rate of those with one scale a tensor; none: all.
   double (*fp8_rate_share)(const Job& job) = nullptr;
   // Sequence parallelism gathers what fp8 products take before it is rounded, not behind.
   bool gathers_before_rounding = false;
@@ -79,8 +79,8 @@ struct BlockKernels {
   // Copy engines move what is gathered, summed in parts, shifted around a ring or handed to the
   // next stage, where they reach all members of a group.
   bool moves_by_copies = false;
-  // Pieces of the tokens in which collectives run beside products; none: as many as the
-  // profile says.
+  // Pieces of the tokens in which collectives run beside products; none: as many as the profile
+  // says.
   std::int64_t (*token_pieces)(const Job& job, const Plan& plan) = nullptr;
   // Kernels of a region of a layer whose tokens go by pieces, where what one region sums is what
   // the next one gathers; none: each region hides its own collectives.
@@ -101,15 +101,17 @@ struct BlockKernels {
   BlockTime (*expert_choice)(const BlockContext& context) = nullptr;
   // Rows on their way to experts and back, with the kernels around it; none: no experts.
   BlockTime (*expert_exchange)(const BlockContext& context, double rows) = nullptr;
-  // What travels, as much in either direction; none: rows by an all-to-all.
+  // Rows on their way and back, as much in either direction; none: by an all-to-all each way.
   BesideCost (*exchange_cost)(const BlockContext& context, double rows) = nullptr;
 
   // --- the ends of a model ---
 
+  // Backward of the embedding.
   TableGradientKernels (*table_gradient)(const Job& job, const Plan& plan);
-  // Of so many tokens on this rank.
+  // The loss of so many tokens on this rank.
   LossKernels (*loss)(const Job& job, const Plan& plan, std::int64_t tokens);
-  // Where head's product, cast and loss may lie on different stages; none: always on one.
+  // The loss in two, where they and the head's product may lie on different stages; none: always on
+  // one.
   PartedLoss (*parted_loss)() = nullptr;
 
   // --- recomputation ---

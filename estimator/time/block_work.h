@@ -41,8 +41,8 @@ struct BlockContext {
   std::int64_t sharded_tokens = 0;  // where sequence parallelism divides them by tp
   double element_bytes = 2;         // of activations
   LayerKernels kernels;
-  bool adds_weight_gradients = false;  // products do, to the main ones
-  KernelBytes weight_gradient = {};    // else per element; {}: they do
+  bool adds_weight_gradients = false;  // products add them to the main gradients
+  KernelBytes weight_gradient = {};    // what it costs per element where they do not
   GroupShape tp;
   GroupShape cp;
   GroupShape ep;

@@ -80,7 +80,7 @@ KernelBytes liger_head_kernels(const Job& job, const Plan& plan, std::int64_t to
           .converted = adds_in_fp32 ? chunks * (3 * e + 8) : 0};
 }
 
-// Hugging Face's is PyTorch's; engines of DeepSpeed that divide the bf16 gradient
+// Hugging Face's loss is PyTorch's; engines of DeepSpeed that divide the bf16 gradient
 // (_backward_prologue_per_tensor) 4. Liger's reads bf16 logits twice and writes their gradient
 // (ops/cross_entropy.py).
 LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) {
@@ -96,8 +96,8 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
           .tokens = tokens};
 }
 
-// ZeRO-1 adds to gradients of the microbatches before; ZeRO-2 and 3 take every one through the
-// bucket.
+// ZeRO-1 adds gradients to those of the microbatches before; ZeRO-2 and 3 take every one through
+// the bucket.
 KernelBytes weight_gradient(const Job&, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);

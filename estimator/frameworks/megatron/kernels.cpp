@@ -95,7 +95,7 @@ LayerKernels paper_layer_kernels(const Job& job, const Plan& plan) {
   return kernels;
 }
 
-// Without fused kernels Transformer Engine's layers turn queries and keys as the local ones do.
+// Transformer Engine's layers without fused kernels turn queries and keys as the local ones do.
 // Norms of heads pass over the same elements as the fused ones.
 LayerKernels engine_layer_kernels(const Job& job, const Plan& plan) {
   if (job.profile.rope_fusion || job.model.learned_positions > 0) {
@@ -127,7 +127,7 @@ Passes unfused_loss() {
   return kLossCast + loss_of_cast_logits({.streamed = kLossReductions});
 }
 
-// Transformer Engine's: maximum and sum 2, gradient in place 4, scaled by the loss's own 4
+// Transformer Engine's loss: maximum and sum 2, gradient in place 4, scaled by the loss's own 4
 // (pytorch/triton/cross_entropy.py); a separate fp32 gradient 2 + 2 + 4 + 4 + 2; native fused: cast
 // 6, maximum 4, exponentials and sum 8, division 8, gradient 8, cast 6.
 Passes engine_loss(CrossEntropyKind kind) {
@@ -150,9 +150,9 @@ LossKernels local_loss_kernels(const Job&, const Plan&, std::int64_t tokens) {
   return {.logit = unfused_loss(), .tokens = tokens};
 }
 
-// PyTorch's: zeros for the whole table, sums of tokens in parts of fp32 (written, read and written)
-// and the hook's addition to the main gradient (core/models/common/embeddings,
-// core/distributed/distributed_data_parallel.py).
+// The table's gradient is PyTorch's: zeros for the whole table, sums of tokens in parts of fp32
+// (written, read and written) and the hook's addition to the main gradient
+// (core/models/common/embeddings, core/distributed/distributed_data_parallel.py).
 TableGradientKernels table_gradient(const Job&, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   return {.token = at_share(2 * e + 8, kEmbeddingSumShare),
@@ -163,7 +163,7 @@ KernelBytes plain_weight_gradient(const Job&, const Plan& plan) {
   return added_gradient(plan);
 }
 
-// Megatron-FSDP copies them into the bucket that is reduced (megatron_fsdp.py, _grad_acc).
+// Megatron-FSDP copies gradients into the bucket that is reduced (megatron_fsdp.py, _grad_acc).
 KernelBytes weight_gradient(const Job& job, const Plan& plan) {
   return is_megatron_fsdp(job, plan) ? KernelBytes{.converted = activation_element_bytes(plan) +
                                                                 gradient_element_bytes(plan)}

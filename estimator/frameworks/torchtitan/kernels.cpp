@@ -90,9 +90,9 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   return kernels;
 }
 
-// Cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6; compiled: bf16
-// logits read twice; backward read and written. Zeros and casts to bf16 are as fast as fused
-// kernels.
+// PyTorch's loss: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
+// compiled: bf16 logits read twice; backward read and written. Zeros and casts to bf16 are as fast
+// as fused kernels.
 LossKernels loss_kernels(const Job& job, const Plan&, std::int64_t tokens) {
   constexpr Passes kCompiledLoss{.forward = {.streamed = 4}, .backward = {.streamed = 4}};
   return {.logit = job.profile.compiles_loss() ? kCompiledLoss : kEagerLoss, .tokens = tokens};
