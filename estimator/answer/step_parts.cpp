@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/step_time.h"
 
 namespace shardplan {

@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/step_pieces.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_work.h"
@@ -101,7 +103,9 @@ SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp) 
   const double gather_s =
       gathers ? all_gather_s(job.cluster, group_shape(job, plan, GroupKind::kTp), whole) : 0;
   const auto visible_s = [&](double bytes, double gathered_s) {
-    return (send_s(job.cluster, pp, bytes, carrier_of(job, pp)) + gathered_s) *
+    return (send_s(job.cluster, pp, bytes,
+                   carrier_of(framework_of(job.profile).kernels.moves_by_copies, pp)) +
+            gathered_s) *
                job.profile.exposed_pp_share +
            job.profile.handover_s;
   };

@@ -15,6 +15,7 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
+#include "estimator/time/block_kernels.h"
 #include "estimator/validity/validity.h"
 
 namespace shardplan {
@@ -83,6 +84,10 @@ struct Framework {
   // No more stages are replayed, the fullest first, once their timelines have had so many events: a
   // tenth of a second, where a timeline has one tensor for each row.
   std::int64_t most_events = 64'000;
+
+  // --- time ---
+
+  const BlockKernels& kernels;
 
   // --- keys of prices: what of a plan the times of blocks look at besides their sizes ---
 

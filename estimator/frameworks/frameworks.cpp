@@ -1,6 +1,7 @@
 // The frameworks, one row each: the only place that names them all.
 #include <array>
 
+#include "estimator/frameworks/deepspeed/kernels.h"
 #include "estimator/frameworks/deepspeed/notes.h"
 #include "estimator/frameworks/deepspeed/outside.h"
 #include "estimator/frameworks/deepspeed/rules.h"
@@ -14,6 +15,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/fsdp_rows.h"
+#include "estimator/frameworks/megatron/kernels.h"
 #include "estimator/frameworks/megatron/layout.h"
 #include "estimator/frameworks/megatron/notes.h"
 #include "estimator/frameworks/megatron/outside.h"
@@ -24,17 +26,20 @@
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/weights.h"
 #include "estimator/frameworks/nanotron/blocks.h"
+#include "estimator/frameworks/nanotron/kernels.h"
 #include "estimator/frameworks/nanotron/layout.h"
 #include "estimator/frameworks/nanotron/notes.h"
 #include "estimator/frameworks/nanotron/outside.h"
 #include "estimator/frameworks/nanotron/rules.h"
 #include "estimator/frameworks/native/blocks.h"
+#include "estimator/frameworks/native/kernels.h"
 #include "estimator/frameworks/native/layout.h"
 #include "estimator/frameworks/native/notes.h"
 #include "estimator/frameworks/native/outside.h"
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
+#include "estimator/frameworks/torchtitan/kernels.h"
 #include "estimator/frameworks/torchtitan/layout.h"
 #include "estimator/frameworks/torchtitan/notes.h"
 #include "estimator/frameworks/torchtitan/outside.h"
@@ -72,6 +77,7 @@ constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
                                   .block_rows = megatron_rows,
                                   .state = megatron_state,
                                   .sequence_rows = megatron_sequence_rows,
+                                  .kernels = kMegatronPaperKernels,
                                   .add_outside = add_megatron_outside,
                                   .formula = estimate_fujii2024};
 
@@ -90,6 +96,7 @@ constexpr Framework kMegatron = {
     .built = megatron_built,
     .made_once_bytes = dummy_gradient_bytes,
     .tells_shards = is_zero_1,
+    .kernels = kMegatronKernels,
     .microbatches_seen_by_time = megatron_microbatches_seen_by_time,
     .sharding_seen_by_time = megatron_sharding_seen_by_time,
     .holds_whole_weights = true,
@@ -110,6 +117,7 @@ constexpr Framework kMegatronLocal = {.rules = megatron_local_validity_rules,
                                       .seen_by_sequences = seen_by_megatron_sequences,
                                       .built = megatron_built,
                                       .tells_shards = is_zero_1,
+                                      .kernels = kMegatronLocalKernels,
                                       .holds_whole_weights = true,
                                       .add_outside = add_megatron_outside,
                                       .seen_by_outside = outside_seen_by_megatron,
@@ -126,6 +134,7 @@ constexpr Framework kNative = {.rules = native_validity_rules,
                                .last_replayed = Step::kForwardActivation,
                                .state = state_of<native_state_rows>,
                                .sequence_rows = native_sequence_rows,
+                               .kernels = kNativeKernels,
                                .add_outside = add_native_outside,
                                .seen_by_outside = outside_seen_by_native,
                                .not_counted = native_not_counted};
@@ -140,6 +149,7 @@ constexpr Framework kTorchtitan = {
     .timeline = [](const Job& job, const Plan& plan, const StagePieces& pieces,
                    std::int64_t /*rank*/) { return torchtitan_timeline(job, plan, pieces); },
     .most_events = 150'000,  // of every tensor
+    .kernels = kTorchtitanKernels,
     .microbatches_seen_by_time = torchtitan_microbatches_seen_by_time,
     .sharding_seen_by_time = torchtitan_sharding_seen_by_time,
     .gains_by_replicas = true,
@@ -154,6 +164,7 @@ constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .state = state_of<nanotron_state_rows>,
                                  .sequence_rows = nanotron_sequence_rows,
                                  .built = nanotron_built,
+                                 .kernels = kNanotronKernels,
                                  .add_outside = add_nanotron_outside,
                                  .not_counted = nanotron_not_counted};
 
@@ -165,6 +176,7 @@ constexpr Framework kDeepspeed = {
     .timeline = [](const Job& job, const Plan& plan, const StagePieces&,
                    std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
     .tells_shards = is_below_zero_3,
+    .kernels = kDeepspeedKernels,
     .sharding_seen_by_time = deepspeed_sharding_seen_by_time,
     .offload_adds_buffers = true,
     .add_outside = add_deepspeed_outside,

@@ -4,7 +4,6 @@
 
 #include "estimator/frameworks/framework.h"
 #include "estimator/price/pieces.h"
-#include "estimator/time/elementwise.h"
 #include "estimator/time/host_time.h"
 
 namespace shardplan {
@@ -50,7 +49,8 @@ const PieceMemo<ModelTimes, 7>::Piece& PricePieces::times(const Plan& plan) {
        grid().links, std::bit_cast<std::int64_t>(plan.moe_buffer_factor), shardings(plan),
        microbatches_seen_by_time(job, plan)},
       [&](ModelTimes& piece) {
-        piece = times_without_recompute(job, plan, layer_kinds, &products);
+        piece = times_without_recompute(framework_of(job.profile).kernels, job, plan, layer_kinds,
+                                        &products);
       });
 }
 
@@ -82,7 +82,7 @@ void PricePieces::build_work(const Plan& plan, const ScheduleShape& shape,
     model_time_space = known.value;
     model_time_number = known.number;
   }
-  add_recompute(plan.recompute, model_time_space);
+  add_recompute(framework_of(job.profile).kernels, plan.recompute, model_time_space);
   const StepLayout& layout = split().steps;
   chunk_time_space.resize(plain.chunks.size());
   replay_space.resize(plain.chunks.size());

@@ -69,10 +69,9 @@ class CallTimes {
   CallTimes(const BlockContext& context, const AttentionWork& work)
       : context_(context), work_(work), gpu_(context.gpu()) {
     const Plan& plan = context.plan;
-    const bool is_native = context.job.profile.memory_model == MemoryModel::kNative;
-    heads_of_call_ = work.heads * (is_native ? 1 : plan.micro_batch);
-    runs_own_backward_ = is_native && plan.cp_method == CpMethod::kAllGather &&
-                         attends_on_warpgroups(gpu_, context.model().head_dim);
+    heads_of_call_ = work.heads * (context.framework.attends_by_sequence ? 1 : plan.micro_batch);
+    const auto adds = context.framework.adds_key_gradients;
+    adds_key_gradients_ = adds != nullptr && adds(context.job, plan);
   }
 
   // `pairs`: of the blocks of all sequences.
@@ -85,7 +84,7 @@ class CallTimes {
     work.heads_of_call = heads_of_call_ * div_ceil(queries, work.length);
     return {.forward_s = attention_forward_s(gpu_, work),
             .backward_s = attention_backward_s(gpu_, work) /
-                          (runs_own_backward_ ? kOwnBackwardShare.value : 1)};
+                          (adds_key_gradients_ ? kOwnBackwardShare.value : 1)};
   }
 
   // Forward, tiles of queries start and end once for all the keys that each of them sees: as of a
@@ -100,7 +99,7 @@ class CallTimes {
     work.length =
         is_unmasked ? unmasked_length(block.keys) : std::llround(2 * block.pairs / block.queries);
     const double forward_s = attention_forward_s(gpu_, work) / busy;
-    if (runs_own_backward_) {
+    if (adds_key_gradients_) {
       return {.forward_s = forward_s, .backward_s = own_backward_s(block, work, busy)};
     }
     work.length = is_unmasked ? unmasked_length(block.queries) : std::llround(block.keys);
@@ -122,8 +121,8 @@ class CallTimes {
   const BlockContext& context_;
   const AttentionWork& work_;
   const GpuSpec& gpu_;
-  std::int64_t heads_of_call_ = 0;  // our trainer's calls are of one sequence
-  bool runs_own_backward_ = false;
+  std::int64_t heads_of_call_ = 0;
+  bool adds_key_gradients_ = false;
 };
 
 }  // namespace

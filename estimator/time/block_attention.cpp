@@ -1,7 +1,6 @@
 // Attention proper: which kernels run it, and what they cost around their products.
 #include <algorithm>
 
-#include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/attention_calls.h"
 #include "estimator/time/block_context_parallel.h"
@@ -11,16 +10,10 @@
 namespace shardplan {
 namespace {
 
-// nanotron calls FlashAttention 2; Transformer Engine chooses; today's scaled_dot_product_attention
-// takes cuDNN first on compute capability 9 (sdp_utils.cpp, check_prefer_cudnn_attention), older
-// ones did not.
 AttentionBackend backend_of(const BlockContext& context) {
-  const FrameworkProfile& profile = context.job.profile;
-  switch (profile.memory_model) {
-    case MemoryModel::kNanotron: return AttentionBackend::kFlash;
-    case MemoryModel::kMegatron: return attention_backend(context.job, context.plan);
-    default: return profile.attention_backend;
-  }
+  const auto backend = context.framework.attention_backend;
+  return backend != nullptr ? backend(context.job, context.plan)
+                            : context.job.profile.attention_backend;
 }
 
 // A deterministic backward of cuDNN's on compute capability 9 writes the scores' gradients of every
@@ -30,7 +23,7 @@ AttentionBackend backend_of(const BlockContext& context) {
 double deterministic_s(const BlockContext& context, const AttentionWork& work,
                        AttentionBackend backend) {
   if (!context.job.profile.deterministic_attention ||
-      context.job.profile.memory_model != MemoryModel::kMegatron) {
+      !context.framework.counts_deterministic_attention) {
     return 0;
   }
   if (backend == AttentionBackend::kFused) {
@@ -104,8 +97,8 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
         context.kernels.light_attention ? context.mix->light_s : context.mix->attention_s;
     kind += time.forward_s + time.backward_input_s;
   }
-  if (context.job.profile.memory_model == MemoryModel::kMegatron &&
-      saves_probabilities(context.job, context.plan)) {
+  const auto saves_probabilities = context.framework.saves_probabilities;
+  if (saves_probabilities != nullptr && saves_probabilities(context.job, plan)) {
     attend_unfused(context, work, time);
   }
   note(context, PieceKind::kAttention, time);

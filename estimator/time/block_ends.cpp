@@ -1,29 +1,18 @@
 #include "estimator/time/block_ends.h"
 
-#include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/collective_time.h"
 
 namespace shardplan {
 namespace {
 
-// Tokens that the loss takes at once.
-std::int64_t loss_tokens(const BlockContext& context) {
-  const FrameworkProfile& profile = context.job.profile;
-  if (uses_liger(context.job)) {
-    return liger_chunk_tokens(context.tokens, context.model());
-  }
-  return profile.cross_entropy == CrossEntropyKind::kChunked
-             ? div_ceil(context.tokens, profile.cross_entropy_chunks)
-             : context.tokens;
-}
-
 // The head's product. Where the loss takes the tokens in pieces, so does the head, and the last
 // piece may be shorter (validator/lower/ends.cpp).
-BlockTime head_product(const BlockContext& context, std::int64_t vocab, Precision precision) {
-  const std::int64_t rows = loss_tokens(context);
+BlockTime head_product(const BlockContext& context, const LossKernels& loss, std::int64_t vocab,
+                       Precision precision) {
+  const std::int64_t rows = loss.tokens;
   const std::int64_t rest = context.tokens % rows;
-  const bool is_one_gradient = uses_liger(context.job);
+  const bool is_one_gradient = loss.sums_weight_gradient;
   const auto product = [&](std::int64_t m, Repeats repeats) {
     return linear(context, {.m = m, .n = vocab, .k = context.model().hidden}, precision, repeats);
   };
@@ -55,6 +44,36 @@ BlockTime loss_of(const BlockContext& context, const Passes& kernels) {
   return time;
 }
 
+LossKernels loss_kernels(const BlockContext& context) {
+  return context.framework.loss(context.job, context.plan, context.tokens);
+}
+
+// The head stays in the activation type under fp8.
+BlockTime logits_before(const BlockContext& context, const LossKernels& loss) {
+  begin_part(context, "head");
+  const ModelSpec& model = context.model();
+  const Precision precision =
+      context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
+  BlockTime time = head_product(context, loss, local_vocab(context), precision);
+  add(time,
+      memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
+  if (context.plan.tp > 1) {
+    const ClusterSpec& cluster = context.job.cluster;
+    const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
+    const Carrier carrier = carrier_of(context.framework.moves_by_copies, context.tp);
+    const double gather_s =
+        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes, carrier) : 0;
+    const ForwardBackward all = {
+        .forward_s = gather_s,
+        .backward_s = context.plan.sequence_parallel
+                          ? gather_s + reduce_scatter_s(cluster, context.tp, bytes, carrier)
+                          : all_reduce_s(cluster, context.tp, bytes)};
+    add(time, tensor_parallel(context, all, all));
+  }
+  time.parameters = local_sum(context.job, context.plan, head_parameters(model));
+  return time;
+}
+
 }  // namespace
 
 LocalParameters local_sum(const Job& job, const Plan& plan,
@@ -73,7 +92,7 @@ BlockTime embedding_time(const BlockContext& context) {
   begin_part(context, "embedding");
   const double elements = number(context.tokens * context.model().hidden);
   const double table = number(local_vocab(context) * context.model().hidden);
-  const TableGradientKernels gradient = table_gradient_kernels(context.job, context.plan);
+  const TableGradientKernels gradient = context.framework.table_gradient(context.job, context.plan);
   BlockTime time =
       memory_bound(context, 1,
                    {.forward = elements * KernelBytes{.fused = 2 * context.element_bytes},
@@ -81,7 +100,7 @@ BlockTime embedding_time(const BlockContext& context) {
   if (context.plan.tp > 1) {
     const ClusterSpec& cluster = context.job.cluster;
     const double bytes = elements * context.element_bytes;
-    const Carrier carrier = carrier_of(context.job, context.tp);
+    const Carrier carrier = carrier_of(context.framework.moves_by_copies, context.tp);
     const bool is_sharded = context.plan.sequence_parallel;
     const ForwardBackward all = {
         .forward_s = is_sharded ? reduce_scatter_s(cluster, context.tp, bytes, carrier)
@@ -94,50 +113,28 @@ BlockTime embedding_time(const BlockContext& context) {
 }
 
 BlockTime head_time(const BlockContext& context) {
-  BlockTime time = logits_time(context);
-  add(time, loss_of(context, loss_kernels(context.job)));
-  if (uses_liger(context.job)) {
+  const LossKernels loss = loss_kernels(context);
+  BlockTime time = logits_before(context, loss);
+  add(time, loss_of(context, loss.logit));
+  if (loss.sums_weight_gradient) {
     const double weight = number(local_vocab(context) * context.model().hidden);
-    add(time,
-        memory_bound(context, weight, {.forward = liger_head_kernels(context.job, context.plan)}));
+    add(time, memory_bound(context, weight, {.forward = loss.weight}));
   }
   return time;
 }
 
 BlockTime cast_time(const BlockContext& context) {
   begin_part(context, "cast");
-  return over_logits(context, cast_kernels());
+  return over_logits(context, context.framework.parted_loss().cast);
 }
 
 BlockTime loss_time(const BlockContext& context) {
   begin_part(context, "loss");
-  return loss_of(context, loss_of_cast_kernels());
+  return loss_of(context, context.framework.parted_loss().loss);
 }
 
-// The head stays in the activation type under fp8.
 BlockTime logits_time(const BlockContext& context) {
-  begin_part(context, "head");
-  const ModelSpec& model = context.model();
-  const Precision precision =
-      context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
-  BlockTime time = head_product(context, local_vocab(context), precision);
-  add(time,
-      memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
-  if (context.plan.tp > 1) {
-    const ClusterSpec& cluster = context.job.cluster;
-    const double bytes = number(context.tokens * model.hidden) * context.element_bytes;
-    const Carrier carrier = carrier_of(context.job, context.tp);
-    const double gather_s =
-        context.plan.sequence_parallel ? all_gather_s(cluster, context.tp, bytes, carrier) : 0;
-    const ForwardBackward all = {
-        .forward_s = gather_s,
-        .backward_s = context.plan.sequence_parallel
-                          ? gather_s + reduce_scatter_s(cluster, context.tp, bytes, carrier)
-                          : all_reduce_s(cluster, context.tp, bytes)};
-    add(time, tensor_parallel(context, all, all));
-  }
-  time.parameters = local_sum(context.job, context.plan, head_parameters(model));
-  return time;
+  return logits_before(context, loss_kernels(context));
 }
 
 // A projection of 2 h to h, one layer like the last, and the head once more.

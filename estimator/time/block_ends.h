@@ -10,7 +10,7 @@ namespace shardplan {
 BlockTime embedding_time(const BlockContext& context);
 BlockTime head_time(const BlockContext& context);
 
-// The same in three (nanotron): final norm and head product; the cast of logits; the loss.
+// The same in three: final norm and head product; the cast of logits; the loss.
 BlockTime logits_time(const BlockContext& context);
 BlockTime cast_time(const BlockContext& context);
 BlockTime loss_time(const BlockContext& context);

@@ -3,48 +3,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "estimator/ledger/block_memory.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan {
 namespace {
-
-LayerReplay whole_parts(const LayerParts& parts) {
-  const auto forward = [](const BlockTime& part) {
-    return ReplayTime{.kernels_s = part.forward_s, .total_s = part.forward_total_s()};
-  };
-  return {.norms = forward(parts.norms),
-          .projections = forward(parts.projections),
-          .mla_up = forward(parts.mla_up),
-          .attention = forward(parts.attention),
-          .ffn = forward(parts.ffn),
-          .routed = forward(parts.routed),
-          .routed_activation = forward(parts.routed_activation),
-          .shared = forward(parts.shared)};
-}
-
-// The native trainer's backward writes again what it dropped and reads: a norm without its
-// addition, SwiGLU's output beside SwiGLU's gradient, and never what lies behind a last product
-// (validator/lower/layer.cpp, validator/lower/moe.cpp). Shares are of the bytes of the forward
-// kernels (native_kernels in elementwise.cpp).
-LayerReplay written_again(const LayerParts& parts) {
-  constexpr double kNormShare = 2.0 / 4;
-  constexpr double kSwigluShare = 1.0 / 3;
-  const auto only = [](double seconds) {
-    return ReplayTime{.kernels_s = seconds, .total_s = seconds};
-  };
-  LayerReplay replay = whole_parts(parts);
-  const double experts_s = parts.routed_activation.forward_s;
-  replay.norms = only(kNormShare * parts.norms.forward_s);
-  replay.ffn = only(kSwigluShare * parts.ffn_activation_s);
-  replay.routed =
-      only(parts.routed.forward_total_s() - parts.routed_last_s + (1 - kSwigluShare) * experts_s);
-  replay.routed_activation = only(kSwigluShare * experts_s);
-  replay.shared = only(parts.shared.forward_total_s() - parts.shared_last_s -
-                       (1 - kSwigluShare) * parts.shared_activation_s);
-  replay.left_out_s = parts.ffn_last_s + parts.routed_last_s + parts.shared_last_s;
-  return replay;
-}
 
 double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& parts) {
   double seconds = 0;
@@ -61,22 +23,12 @@ double replayed_modules_s(const RecomputeModules& modules, const LayerReplay& pa
   return seconds;
 }
 
-// torchtitan's selective policies: every second layer in full; or by operation, which keeps
-// attention, collectives and every second product and replays the other half and what is cheap. A
-// mixture's grouped products and all-to-alls are not among what it keeps
-// (models/qwen3/infra/parallelize.py, _op_sac_save_list).
-double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
-  if (policy == "every_second_layer") {
-    return layer.time.forward_total_s() / 2;
+double replayed_policy_s(const BlockKernels& framework, const std::string& policy,
+                         const LayerTime& layer) {
+  if (framework.replayed_policy_s == nullptr) {
+    throw std::logic_error("recompute policy without a time model: " + policy);
   }
-  if (policy == "every_second_matmul") {
-    const LayerReplay& parts = layer.replay;
-    return parts.norms.kernels_s + parts.routed.total_s + parts.routed_activation.total_s +
-           (parts.projections.kernels_s + parts.mla_up.kernels_s + parts.ffn.kernels_s +
-            parts.shared.kernels_s) /
-               2;
-  }
-  throw std::logic_error("recompute policy without a time model: " + policy);
+  return framework.replayed_policy_s(policy, layer);
 }
 
 std::int64_t layers_in_group(const Recompute& recompute) {
@@ -85,19 +37,27 @@ std::int64_t layers_in_group(const Recompute& recompute) {
 
 }  // namespace
 
-LayerReplay replay_of(const Job& job, const LayerSpec& layer, const LayerParts& parts) {
-  if (job.profile.memory_model == MemoryModel::kNative) {
-    return written_again(parts);
-  }
-  LayerReplay replay = whole_parts(parts);
-  const SeparateNorms separate = separate_norms(job, layer.is_moe);
-  const double share = ((separate.attention ? 1 : 0) + (separate.ffn ? 1 : 0)) / 2.0;
-  replay.norms.kernels_s *= share;
-  replay.norms.total_s *= share;
-  return replay;
+LayerReplay replay_of_parts(const LayerParts& parts) {
+  const auto forward = [](const BlockTime& part) {
+    return ReplayTime{.kernels_s = part.forward_s, .total_s = part.forward_total_s()};
+  };
+  return {.norms = forward(parts.norms),
+          .projections = forward(parts.projections),
+          .mla_up = forward(parts.mla_up),
+          .attention = forward(parts.attention),
+          .ffn = forward(parts.ffn),
+          .routed = forward(parts.routed),
+          .routed_activation = forward(parts.routed_activation),
+          .shared = forward(parts.shared)};
 }
 
-double replayed_s(const Recompute& recompute, const LayerTime& layer) {
+LayerReplay replay_of(const BlockKernels& framework, const Job& job, const LayerSpec& layer,
+                      const LayerParts& parts) {
+  return framework.replay != nullptr ? framework.replay(job, layer, parts) : replay_of_parts(parts);
+}
+
+double replayed_s(const BlockKernels& framework, const Recompute& recompute,
+                  const LayerTime& layer) {
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return 0;
     case RecomputeGranularity::kFull:
@@ -105,7 +65,7 @@ double replayed_s(const Recompute& recompute, const LayerTime& layer) {
              layer.replay.left_out_s / number(layers_in_group(recompute));
     case RecomputeGranularity::kSelective:
       return recompute.policy.empty() ? replayed_modules_s(recompute.modules, layer.replay)
-                                      : replayed_policy_s(recompute.policy, layer);
+                                      : replayed_policy_s(framework, recompute.policy, layer);
   }
   throw std::logic_error("replayed_s: unknown granularity");
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "estimator/plan/job.h"
+#include "estimator/time/block_kernels.h"
 #include "estimator/time/block_time.h"
 
 namespace shardplan {
@@ -24,9 +25,13 @@ struct LayerParts {
   double shared_last_s = 0;
 };
 
-LayerReplay replay_of(const Job& job, const LayerSpec& layer, const LayerParts& parts);
+LayerReplay replay_of(const BlockKernels& framework, const Job& job, const LayerSpec& layer,
+                      const LayerParts& parts);
+// Every part replayed as it ran forward.
+LayerReplay replay_of_parts(const LayerParts& parts);
 
 // Seconds that backward takes longer. Throws std::logic_error for policies without a time model.
-double replayed_s(const Recompute& recompute, const LayerTime& layer);
+double replayed_s(const BlockKernels& framework, const Recompute& recompute,
+                  const LayerTime& layer);
 
 }  // namespace shardplan

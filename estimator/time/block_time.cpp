@@ -1,294 +1,16 @@
-// Letters: h hidden, a and k query and kv heads, d head dimension, f FFN width, t tp degree,
-// E experts; ql, kl, dn, dr, dv the widths of multi-head latent attention.
 #include "estimator/time/block_time.h"
 
 #include <algorithm>
-#include <cmath>
-#include <stdexcept>
 #include <utility>
 
-#include "estimator/plan/expert_loads.h"
-#include "estimator/plan/expert_routing.h"
-#include "estimator/plan/number.h"
 #include "estimator/time/block_ends.h"
+#include "estimator/time/block_layer.h"
 #include "estimator/time/block_replay.h"
 #include "estimator/time/block_work.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/time/kernel_time.h"
 
 namespace shardplan {
 namespace {
-
-BlockTime norms(const BlockContext& context) {
-  return memory_bound(
-      context,
-      number(context.model().norms_per_layer * context.sharded_tokens * context.model().hidden),
-      context.kernels.norm);
-}
-
-BlockTime rotary(const BlockContext& context, std::int64_t width) {
-  return memory_bound(context, number(context.tokens * width), context.kernels.rotary);
-}
-
-BlockTime gqa_projections(const BlockContext& context) {
-  const ModelSpec& model = context.model();
-  const std::int64_t heads = div_ceil(model.num_heads, context.plan.tp);
-  const std::int64_t kv_heads = div_ceil(model.num_kv_heads, context.plan.tp);
-  const std::int64_t query = heads * model.head_dim;
-  const std::int64_t key_value = 2 * kv_heads * model.head_dim;
-  const Precision precision = context.plan.precision;
-  const BlockTime in =
-      linear(context, {.m = context.tokens, .n = query + key_value, .k = model.hidden}, precision);
-  const BlockTime out =
-      linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision);
-  BlockTime time = in;
-  add(time, out);
-  add(time, rotary(context, query + key_value / 2));
-  add(time, memory_bound(context, number(context.tokens * query), context.kernels.copies));
-  add(time, tensor_parallel_region(context, {.in = model.hidden,
-                                             .out = model.hidden,
-                                             .in_element_bytes = gathered_element_bytes(context),
-                                             .column = in,
-                                             .row = out}));
-  return time;
-}
-
-// Down-projections are whole on every tp rank and run on its share of the tokens; the compressed
-// tokens are gathered instead of the hidden ones, before any is rounded to fp8 (Megatron-LM
-// core/transformer/multi_latent_attention.py).
-void add_mla(const BlockContext& context, LayerParts& parts) {
-  const ModelSpec& model = context.model();
-  const MlaSpec& mla = model.mla;
-  const Precision precision = context.plan.precision;
-  const std::int64_t heads = div_ceil(model.num_heads, context.plan.tp);
-  const std::int64_t query = heads * mla.qk_head_dim();
-  const std::int64_t key_value = heads * (mla.qk_nope_head_dim + mla.v_head_dim);
-  const std::int64_t down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope_head_dim;
-  parts.projections =
-      linear(context, {.m = context.sharded_tokens, .n = down, .k = model.hidden}, precision);
-  const BlockTime out = linear(
-      context, {.m = context.tokens, .n = model.hidden, .k = heads * mla.v_head_dim}, precision);
-  add(parts.projections, out);
-  begin_part(context, "latent up-projections");
-  const std::int64_t query_in = mla.q_lora_rank > 0 ? mla.q_lora_rank : model.hidden;
-  parts.mla_up = linear(context, {.m = context.tokens, .n = query, .k = query_in}, precision);
-  add(parts.mla_up,
-      linear(context, {.m = context.tokens, .n = key_value, .k = mla.kv_lora_rank}, precision));
-  const BlockTime up = parts.mla_up;
-  add(parts.mla_up, rotary(context, query + key_value));
-  begin_part(context, "projections");
-  add(parts.projections, tensor_parallel_region(context, {.in = down,
-                                                          .out = model.hidden,
-                                                          .in_element_bytes = context.element_bytes,
-                                                          .column = up,
-                                                          .row = out}));
-}
-
-BlockTime activation(const BlockContext& context, double rows, std::int64_t width) {
-  const LayerKernels& kernels = context.kernels;
-  return memory_bound(context, rows * number(width),
-                      context.model().gated_ffn ? kernels.gated : kernels.plain);
-}
-
-struct FfnTime {
-  BlockTime time;
-  double activation_s = 0;  // both as in LayerParts
-  double last_s = 0;
-};
-
-FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
-  const ModelSpec& model = context.model();
-  const std::int64_t local = div_ceil(width, context.plan.tp);
-  const std::int64_t fc1 = model.gated_ffn ? 2 * local : local;
-  const Precision precision = context.plan.precision;
-  const BlockTime in =
-      linear(context, {.m = context.tokens, .n = fc1, .k = model.hidden}, precision);
-  const BlockTime out =
-      linear(context, {.m = context.tokens, .n = model.hidden, .k = local}, precision);
-  const BlockTime region =
-      tensor_parallel_region(context, {.in = model.hidden,
-                                       .out = model.hidden,
-                                       .in_element_bytes = gathered_element_bytes(context),
-                                       .column = in,
-                                       .row = out});
-  const BlockTime middle = activation(context, number(context.tokens), local);
-  BlockTime time = in;
-  add(time, out);
-  add(time, middle);
-  add(time, region);
-  // What is gathered in front has as many elements as what is summed behind.
-  const double gathered =
-      context.plan.sequence_parallel ? gathered_element_bytes(context) / context.element_bytes : 0;
-  const double summed_s = region.forward_tp_s / (1 + gathered);
-  return {.time = time, .activation_s = middle.forward_s, .last_s = out.forward_s + summed_s};
-}
-
-// Rows that the busiest rank receives: bounded by the capacity factor, or imbalanced.
-double received_rows(const BlockContext& context) {
-  const double capacity = context.job.profile.moe_capacity_factor;
-  const double factor = capacity > 0 ? capacity : fullest_load(context.job, context.plan);
-  return factor * number(context.sharded_tokens * context.model().moe.topk);
-}
-
-// Input and weight cast to fp32, and gradients back. cuBLAS splits the hidden width over the GPU.
-BlockTime casting_router(const BlockContext& context) {
-  const double inputs = number(context.sharded_tokens * context.model().hidden);
-  BlockTime time;
-  time.forward_flops = 2 * inputs * number(context.model().moe.num_experts);
-  time.forward_s = time.forward_flops / (context.gpu().fp32_flops_per_s * kGemmShare.value);
-  time.backward_input_s = time.forward_s;
-  time.backward_weight_s = time.forward_s;
-  note(context, PieceKind::kProduct, time);
-  const KernelBytes cast = {.converted = context.element_bytes + 4};
-  add(time, memory_bound(context, inputs, {.forward = cast, .backward = cast}));
-  return time;
-}
-
-// In the activation type, but for fp8.
-BlockTime router(const BlockContext& context) {
-  const Precision precision = context.plan.precision;
-  if (context.job.profile.moe_router_casts && precision != Precision::kFp32) {
-    return casting_router(context);
-  }
-  return linear(context,
-                {.m = context.sharded_tokens,
-                 .n = context.model().moe.num_experts,
-                 .k = context.model().hidden},
-                precision == Precision::kFp8 ? Precision::kBf16 : precision);
-}
-
-void add_moe(const BlockContext& context, LayerParts& parts) {
-  const ModelSpec& model = context.model();
-  const Plan& plan = context.plan;
-  const MoeSpec& moe = model.moe;
-  const double rows = received_rows(context);
-  const double computed_rows = rows * number(plan.etp);
-  const std::int64_t experts = div_ceil(moe.num_experts, plan.ep);
-  const std::int64_t rows_per_expert =
-      static_cast<std::int64_t>(std::ceil(computed_rows / number(experts)));
-  const std::int64_t width = div_ceil(moe.expert_ffn, plan.etp);
-  const std::int64_t fc1 = model.gated_ffn ? 2 * width : width;
-  parts.routed = router(context);
-  add(parts.routed, expert_choice(context));
-  // In one launch, or one after the other.
-  const bool grouped = context.job.profile.moe_grouped_gemm;
-  const auto add_products = [&](std::int64_t n, std::int64_t k) {
-    const ProductShape shape = {
-        .m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
-    const BlockTime products =
-        linear(context, shape, plan.precision,
-               {.products = grouped ? 1 : experts, .gradients = grouped ? 1 : experts});
-    add(parts.routed, products);
-    return products.forward_s;
-  };
-  add_products(fc1, model.hidden);
-  parts.routed_last_s = add_products(model.hidden, width);
-  const BlockTime exchange = expert_exchange(context, rows);
-  add(parts.routed, exchange);
-  parts.routed_last_s += exchange.forward_ep_s / 2;  // the rows' way back
-  parts.routed_activation = activation(context, computed_rows, width);
-  if (model.gated_ffn) {
-    add(parts.routed_activation,
-        memory_bound(context, computed_rows * number(width), context.kernels.weighted));
-  }
-  if (moe.shared_ffn > 0) {
-    begin_part(context, "shared experts");
-    const FfnTime shared = dense_ffn(context, moe.shared_ffn);
-    parts.shared = shared.time;
-    parts.shared_activation_s = shared.activation_s;
-    parts.shared_last_s = shared.last_s;
-  }
-}
-
-BlockTime sum(const LayerParts& parts) {
-  BlockTime time;
-  for (const BlockTime* part :
-       {&parts.norms, &parts.projections, &parts.mla_up, &parts.attention, &parts.ffn,
-        &parts.routed, &parts.routed_activation, &parts.shared}) {
-    add(time, *part);
-  }
-  return time;
-}
-
-// The exchanges of one microbatch's forward pass run beside the products of another's backward
-// pass, and the reverse (Megatron-LM core/pipeline_parallel/combined_1f1b.py).
-void hide_exchanges(const BlockContext& context, LayerParts& parts) {
-  const BlockTime layer = sum(parts);
-  const double backward_s = layer.backward_input_s + layer.backward_weight_s;
-  const BesideCost cost =
-      context.job.profile.exposed_ep_share * exchange_cost(context, received_rows(context));
-  BlockTime& routed = parts.routed;
-  routed.forward_ep_s = beside_compute_s(cost, backward_s);
-  routed.backward_ep_s = beside_compute_s(cost, layer.forward_s);
-  note_visible_exchange(context, routed);
-}
-
-// Shared experts run on a stream of their own: their first linear layer is launched behind the
-// exchange that brings the rows, the second behind the one that takes them back; in backward the
-// other way round, as their places in the graph say (Megatron-LM core_v0.16.1
-// core/transformer/moe/{token_dispatcher,shared_experts}.py).
-void hide_beside_shared(const BlockContext& context, LayerParts& parts) {
-  const double whole_s = parts.shared.forward_total_s();
-  if (whole_s <= 0) {
-    return;
-  }
-  const BesideCost one_way =
-      context.job.profile.exposed_ep_share / 2 * exchange_cost(context, received_rows(context));
-  const double last_share = parts.shared_last_s / whole_s;
-  const auto visible_s = [&](double shared_s) {
-    return beside_compute_s(one_way, last_share * shared_s) +
-           beside_compute_s(one_way, (1 - last_share) * shared_s);
-  };
-  parts.routed.forward_ep_s = visible_s(whole_s);
-  parts.routed.backward_ep_s = visible_s(parts.shared.backward_total_s());
-  note_visible_exchange(context, parts.routed);
-}
-
-// Of a dense layer whose tokens go by pieces.
-void add_visible_regions(const BlockContext& context, const LayerRegions& regions,
-                         LayerParts& parts) {
-  const VisibleRegions visible = visible_regions(regions, parts.attention.backward_input_s);
-  add(parts.ffn, tensor_parallel(context, visible.ffn, all_of(regions.ffn)));
-  parts.ffn_last_s += parts.ffn.forward_tp_s / 2;
-  begin_part(context, "projections");
-  add(parts.projections, tensor_parallel(context, visible.attention, all_of(regions.attention)));
-}
-
-LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
-  LayerParts parts;
-  LayerRegions regions;
-  BlockContext context = of_layer;
-  const bool by_pieces = goes_by_pieces(context);
-  begin_part(context, "norms");
-  parts.norms = norms(context);
-  begin_part(context, "attention");
-  parts.attention = core_attention(context, layer);
-  begin_part(context, "projections");
-  context.region = by_pieces ? &regions.attention : nullptr;
-  if (context.model().is_mla()) {
-    add_mla(context, parts);
-  } else {
-    parts.projections = gqa_projections(context);
-  }
-  begin_part(context, layer.is_moe ? "experts" : "ffn");
-  context.region = by_pieces ? &regions.ffn : nullptr;
-  if (layer.is_moe) {
-    add_moe(context, parts);
-  } else {
-    const FfnTime ffn = dense_ffn(context, context.model().ffn);
-    parts.ffn = ffn.time;
-    parts.ffn_activation_s = ffn.activation_s;
-    parts.ffn_last_s = ffn.last_s;
-  }
-  if (by_pieces) {
-    add_visible_regions(context, regions, parts);
-  }
-  if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
-    hide_exchanges(context, parts);
-  } else if (layer.is_moe && context.job.profile.moe_shared_expert_overlap) {
-    hide_beside_shared(context, parts);
-  }
-  return parts;
-}
 
 // What the host needs beyond the GPU. The two directions are apart, as the loss stands between
 // them, but where one microbatch's forward is launched with another's backward: then each takes
@@ -334,7 +56,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
   const LayerParts parts = clocked_parts(context, layer);
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
-                  .replay = replay_of(context.job, layer, parts),
+                  .replay = replay_of(context.framework, context.job, layer, parts),
                   .host = layer_host(context.job, context.plan, layer)};
   BlockTime& time = known.time;
   set_host(time, known.host);
@@ -342,9 +64,9 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
   return known;
 }
 
-void add_recompute(const Recompute& recompute, LayerTime& layer) {
+void add_recompute(const BlockKernels& framework, const Recompute& recompute, LayerTime& layer) {
   BlockTime& time = layer.time;
-  time.recompute_s = replayed_s(recompute, layer);
+  time.recompute_s = replayed_s(framework, recompute, layer);
   const HostCost& launches = layer.host.launches;
   const HostCost replay = host_replay_cost(recompute, layer.host);
   const HostCost beyond =
@@ -352,11 +74,6 @@ void add_recompute(const Recompute& recompute, LayerTime& layer) {
                  .backward_s = launches.backward_s + replay.backward_s},
                 time.forward_total_s(), time.backward_total_s() + time.recompute_s, layer.host);
   time.recompute_host_s = beyond.forward_s + beyond.backward_s - time.host_s();
-}
-
-// nanotron may have the head's parts on different stages.
-bool parts_head(const FrameworkProfile& profile) {
-  return profile.memory_model == MemoryModel::kNanotron;
 }
 
 // Embedding and head have half of the host's cost, the loss the other half: not measured apart.
@@ -373,9 +90,10 @@ HeadParts head_parts(const BlockContext& context) {
 
 }  // namespace
 
-BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer) {
-  LayerTime known = time_without_recompute(BlockContext(job, plan), layer);
-  add_recompute(plan.recompute, known);
+BlockTime layer_time(const BlockKernels& framework, const Job& job, const Plan& plan,
+                     const LayerSpec& layer) {
+  LayerTime known = time_without_recompute(BlockContext(framework, job, plan), layer);
+  add_recompute(framework, plan.recompute, known);
   return known.time;
 }
 
@@ -392,16 +110,16 @@ LayerKinds layer_kinds(const ModelSpec& model) {
   return kinds;
 }
 
-ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds,
-                                   ProductMemo* products) {
-  BlockContext context(job, plan);
+ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job, const Plan& plan,
+                                   const LayerKinds& kinds, ProductMemo* products) {
+  BlockContext context(framework, job, plan);
   context.products = products;
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
   set_host(times.head,
            {.launches = host_cost_of_ends(job, plan), .waits = job.profile.launch_blocking});
-  if (parts_head(job.profile)) {
+  if (framework.parted_loss != nullptr) {
     times.head_parts = head_parts(context);
   }
   times.last_kind = kinds.of_layer.back();
@@ -417,16 +135,16 @@ ModelTimes times_without_recompute(const Job& job, const Plan& plan, const Layer
   return times;
 }
 
-void add_recompute(const Recompute& recompute, ModelTimes& times) {
-  for (LayerTime& layer : times.layers) { add_recompute(recompute, layer); }
+void add_recompute(const BlockKernels& framework, const Recompute& recompute, ModelTimes& times) {
+  for (LayerTime& layer : times.layers) { add_recompute(framework, recompute, layer); }
   if (times.mtp.forward_s > 0) {
     times.mtp.recompute_s = times.layers[times.last_kind].time.recompute_s;
     times.mtp.recompute_host_s = times.layers[times.last_kind].time.recompute_host_s;
   }
 }
 
-ModelPieces model_pieces(const Job& job, const Plan& plan) {
-  BlockContext context(job, plan);
+ModelPieces model_pieces(const BlockKernels& framework, const Job& job, const Plan& plan) {
+  BlockContext context(framework, job, plan);
   const auto pieces_of = [&context](const auto& make) {
     PieceLog log;
     context.log = &log;
@@ -437,7 +155,7 @@ ModelPieces model_pieces(const Job& job, const Plan& plan) {
   ModelPieces pieces;
   pieces.embedding = pieces_of([&] { embedding_time(context); });
   pieces.head = pieces_of([&] { head_time(context); });
-  if (parts_head(job.profile)) {
+  if (framework.parted_loss != nullptr) {
     pieces.logits = pieces_of([&] { logits_time(context); });
     pieces.cast = pieces_of([&] { cast_time(context); });
     pieces.loss = pieces_of([&] { loss_time(context); });
@@ -454,9 +172,9 @@ ModelPieces model_pieces(const Job& job, const Plan& plan) {
   return pieces;
 }
 
-ModelTimes model_times(const Job& job, const Plan& plan) {
-  ModelTimes times = times_without_recompute(job, plan, layer_kinds(job.model));
-  add_recompute(plan.recompute, times);
+ModelTimes model_times(const BlockKernels& framework, const Job& job, const Plan& plan) {
+  ModelTimes times = times_without_recompute(framework, job, plan, layer_kinds(job.model));
+  add_recompute(framework, plan.recompute, times);
   return times;
 }
 

@@ -15,6 +15,7 @@
 namespace shardplan {
 
 class ProductMemo;
+struct BlockKernels;
 
 // Seconds of one microbatch on one rank. Communication is what stays visible after overlap.
 // recompute_s is what replaying this block costs, communication included; under full recomputation
@@ -59,8 +60,8 @@ struct LayerReplay {
   ReplayTime routed;
   ReplayTime routed_activation;
   ReplayTime shared;
-  // What full recomputation of the native trainer does without in the last layer of every group:
-  // backward needs the layer's output no more (validator/lower/layer.cpp, layer_replay).
+  // What full recomputation does without in the last layer of every group, where backward needs the
+  // layer's output no more.
   double left_out_s = 0;
 };
 
@@ -78,7 +79,7 @@ struct LayerKinds {
 };
 LayerKinds layer_kinds(const ModelSpec& model);
 
-// The head where its parts lie on different stages (nanotron).
+// The head where its parts lie on different stages.
 struct HeadParts {
   BlockTime logits;  // final norm, head GEMM
   BlockTime cast;
@@ -94,18 +95,19 @@ struct ModelTimes {
   std::size_t last_kind = 0;      // of the model's last layer, which such a module repeats
 };
 
-ModelTimes model_times(const Job& job, const Plan& plan);
+ModelTimes model_times(const BlockKernels& framework, const Job& job, const Plan& plan);
 
 // The same in two steps: times of a plan without recomputation, and what it adds to them.
 // `products` keeps those of one job's GPU from plan to plan.
-ModelTimes times_without_recompute(const Job& job, const Plan& plan, const LayerKinds& kinds,
-                                   ProductMemo* products = nullptr);
-void add_recompute(const Recompute& recompute, ModelTimes& times);
+ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job, const Plan& plan,
+                                   const LayerKinds& kinds, ProductMemo* products = nullptr);
+void add_recompute(const BlockKernels& framework, const Recompute& recompute, ModelTimes& times);
 
 // What these times are made of.
-ModelPieces model_pieces(const Job& job, const Plan& plan);
+ModelPieces model_pieces(const BlockKernels& framework, const Job& job, const Plan& plan);
 
 // One transformer layer, of a layer kind of the model.
-BlockTime layer_time(const Job& job, const Plan& plan, const LayerSpec& layer);
+BlockTime layer_time(const BlockKernels& framework, const Job& job, const Plan& plan,
+                     const LayerSpec& layer);
 
 }  // namespace shardplan

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/frameworks/native/token_pieces.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/attention_calls.h"
 #include "estimator/time/block_fp8.h"
@@ -38,27 +36,22 @@ void add_products(const BlockContext& context, double times, const BlockTime& pr
   }
 }
 
-// Our own trainer cuts by tokens, and not at all where there are experts.
 std::int64_t token_pieces(const BlockContext& context) {
-  const FrameworkProfile& profile = context.job.profile;
-  if (profile.memory_model != MemoryModel::kNative) {
-    return profile.tp_overlap_pieces;
-  }
-  return native_token_pieces(context.job, context.plan);
+  const auto pieces = context.framework.token_pieces;
+  return pieces != nullptr ? pieces(context.job, context.plan)
+                           : context.job.profile.tp_overlap_pieces;
 }
 
-// What products of experts take more than one product of all their rows, as measured rates are:
-// Transformer Engine runs them one by one on four streams (common/gemm/cublaslt_gemm.cu), and each
-// ends with multiprocessors that wait. 4.4 us a product of 512 and 1024 rows, 0.9 to 6.8, forward
-// and input gradient, 1.8 of 4096 (H100, data/measured/mixture_kernels_h100.json). The rate of a
-// weight gradient is that of as few rows, which is slower than that.
-double products_one_by_one_s(const BlockContext& context, Precision precision,
-                             std::int64_t products) {
-  constexpr double kProduct = 4.4e-6;
-  const bool is_engine = context.job.profile.memory_model == MemoryModel::kMegatron;
-  return is_engine && products > 1 && is_measured(context.gpu(), precision)
-             ? number(products) * kProduct
+// What products of experts take more than one product of all their rows, as measured rates are.
+double products_apart_s(const BlockContext& context, Precision precision, std::int64_t products) {
+  return products > 1 && is_measured(context.gpu(), precision)
+             ? number(products) * context.framework.apart_product_s
              : 0;
+}
+
+bool adds_weight_gradients(const BlockKernels& framework, const Job& job, const Plan& plan) {
+  return framework.adds_weight_gradients != nullptr ? framework.adds_weight_gradients(job, plan)
+                                                    : job.profile.gradient_accumulation_fusion;
 }
 
 }  // namespace
@@ -95,13 +88,17 @@ void begin_part(const BlockContext& context, const char* part) {
   }
 }
 
-BlockContext::BlockContext(const Job& of_job, const Plan& of_plan)
-    : job(of_job),
+BlockContext::BlockContext(const BlockKernels& of_framework, const Job& of_job, const Plan& of_plan)
+    : framework(of_framework),
+      job(of_job),
       plan(of_plan),
       tokens(tokens_per_microbatch(of_job, of_plan)),
       sharded_tokens(of_plan.sequence_parallel ? div_ceil(tokens, of_plan.tp) : tokens),
-      element_bytes(of_plan.precision == Precision::kFp32 ? 4 : 2),
-      kernels(layer_kernels(of_job, of_plan)),
+      element_bytes(activation_element_bytes(of_plan)),
+      kernels(of_framework.layer(of_job, of_plan)),
+      adds_weight_gradients(shardplan::adds_weight_gradients(of_framework, of_job, of_plan)),
+      weight_gradient(adds_weight_gradients ? KernelBytes{}
+                                            : of_framework.weight_gradient(of_job, of_plan)),
       tp(group_shape(of_job, of_plan, GroupKind::kTp)),
       cp(group_shape(of_job, of_plan, GroupKind::kCp)),
       ep(group_shape(of_job, of_plan, GroupKind::kEp)),
@@ -131,7 +128,7 @@ void add(BlockTime& block, const BlockTime& piece, std::int64_t count) {
 // [rows, in] x [in, out]; input gradient [rows, out] x [out, in]; weight gradient [out, rows] x
 // [rows, in]. With fusion it runs slower, as it adds to the accumulator: at a measured rate, or at
 // a share of the product's; without, the weight gradient is written in the element type and added
-// by a kernel of its own. The trainer's experts have kernels of their own.
+// by a kernel of its own.
 BlockTime linear(const BlockContext& context, const ProductShape& forward, Precision precision,
                  Repeats repeats) {
   const GpuSpec& gpu = context.gpu();
@@ -140,15 +137,14 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   const std::int64_t out = forward.n;
   const std::int64_t in = forward.k;
   const std::int64_t count = forward.count;
-  const FrameworkProfile& profile = context.job.profile;
-  const bool own_experts =
-      count > 1 && profile.memory_model == MemoryModel::kNative && measures_grouped(gpu);
+  const bool is_grouped =
+      count > 1 && context.framework.has_grouped_kernels && measures_grouped(gpu);
   const double clock = is_measured(gpu, precision) ? context.clock.products : 1;
-  const bool is_blockwise =
-      precision == Precision::kFp8 && profile.fp8_recipe == Fp8Recipe::kBlockwise;
-  const double share = is_blockwise ? kBlockwiseShare.value : 1;
+  const auto fp8_share = context.framework.fp8_rate_share;
+  const double share =
+      precision == Precision::kFp8 && fp8_share != nullptr ? fp8_share(context.job) : 1;
   const auto product_s = [&](const ProductShape& shape) {
-    if (own_experts) {
+    if (is_grouped) {
       return grouped_gemm_s(gpu, shape, rows);
     }
     const double seconds = context.products != nullptr
@@ -159,16 +155,16 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   const auto backward_s = [&](GemmPass pass, std::int64_t m, std::int64_t k) {
     return product_s({.m = m, .n = in, .k = k, .count = count, .pass = pass});
   };
-  const bool adds = fuses_weight_gradients(context.job, context.plan);
+  const bool adds = context.adds_weight_gradients;
   const bool adds_as_measured = adds && measures_accumulation(gpu, precision);
   BlockTime once;
   once.forward_flops = forward.flops();
-  const double apart_s = products_one_by_one_s(context, precision, count);
+  const double apart_s = products_apart_s(context, precision, count);
   once.forward_s = product_s(forward) + apart_s;
   once.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out) + apart_s;
   once.backward_weight_s =
       backward_s(adds_as_measured ? GemmPass::kAccumulated : GemmPass::kWeightGradient, out, rows);
-  if (adds && !adds_as_measured && !own_experts) {
+  if (adds && !adds_as_measured && !is_grouped) {
     once.backward_weight_s /= kWeightGradientShare.value;
   }
   add_products(context, number(times), once);
@@ -183,8 +179,7 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   BlockTime time;
   add(time, once, times);
   time.backward_weight_s +=
-      elementwise_s(gpu, number(count * out * in * repeats.gradients) *
-                             weight_gradient_kernels(context.job, context.plan));
+      elementwise_s(gpu, number(count * out * in * repeats.gradients) * context.weight_gradient);
   note_product(context, {.m = rows, .n = out, .k = in, .count = count * times}, precision, time);
   return time;
 }
@@ -216,58 +211,12 @@ BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& vi
 }
 
 double gathered_element_bytes(const BlockContext& context) {
-  const bool rounds_first = context.plan.precision == Precision::kFp8 &&
-                            context.job.profile.memory_model != MemoryModel::kNative;
+  const bool rounds_first =
+      context.plan.precision == Precision::kFp8 && !context.framework.gathers_before_rounding;
   return rounds_first ? 1 : context.element_bytes;
 }
 
 namespace {
-
-// Our own trainer: this rank's part is copied to where the others' parts are gathered, and parts
-// that have arrived are added up, the output's in forward, the input's gradient in backward.
-BlockTime own_parts(const BlockContext& context, double in_bytes, double out_bytes) {
-  const double ranks = number(context.plan.tp);
-  BlockTime time =
-      memory_bound(context, in_bytes,
-                   {.forward = {.streamed = 2 / ranks}, .backward = {.streamed = 3 / ranks + 1}});
-  add(time,
-      memory_bound(context, out_bytes,
-                   {.forward = {.streamed = 1 / ranks + 1}, .backward = {.streamed = 2 / ranks}}));
-  return time;
-}
-
-// torchtitan: what is scattered along the sequence, the second dimension, is cut and put together
-// in front of it; what was gathered behind it, where a microbatch has several sequences: of one
-// nothing moves (torch.distributed._functional_collectives, reduce_scatter_tensor and
-// _maybe_view_chunk_cat). Compiled, both kernels are as fast as a copy.
-BlockTime sequence_copies(const BlockContext& context, double in_bytes, double out_bytes) {
-  const KernelBytes scattered = {.fused = 2};
-  const KernelBytes several = context.job.profile.compiles_layers() ? KernelBytes{.fused = 2}
-                                                                    : KernelBytes{.rearranged = 2};
-  const KernelBytes gathered = context.plan.micro_batch > 1 ? several : KernelBytes{};
-  BlockTime time = memory_bound(context, in_bytes, {.forward = gathered, .backward = scattered});
-  add(time, memory_bound(context, out_bytes, {.forward = scattered, .backward = gathered}));
-  return time;
-}
-
-// Kernels that a layer has more than in one piece, half of them for each of its two regions:
-// copies, sums, norms, SwiGLU and products.
-BlockTime further_kernels(const BlockContext& context) {
-  BlockTime time;
-  if (!context.gpu().times) {
-    return time;
-  }
-  const double pieces = number(token_pieces(context));
-  const double piece_s = context.gpu().times->piece_s;
-  time.forward_s = piece_s * (4 * pieces + 7 * (pieces - 1)) / 2;
-  time.backward_input_s = piece_s * (6 * pieces + 7 * (pieces - 1)) / 2;
-  note(context, PieceKind::kElementwise, time);
-  return time;
-}
-
-bool keeps_gathered_input(const BlockContext& context) {
-  return context.job.profile.memory_model == MemoryModel::kTorchtitan;
-}
 
 double backward_s(const BlockTime& linear) {
   return linear.backward_input_s + linear.backward_weight_s;
@@ -276,10 +225,9 @@ double backward_s(const BlockTime& linear) {
 }  // namespace
 
 bool goes_by_pieces(const BlockContext& context) {
-  const FrameworkProfile& profile = context.job.profile;
-  return profile.memory_model == MemoryModel::kNative && profile.tp_overlap == TpOverlap::kPieces &&
-         context.plan.tp > 1 && context.plan.sequence_parallel && !context.model().is_mla() &&
-         token_pieces(context) > 1;
+  return context.framework.piece_kernels != nullptr &&
+         context.job.profile.tp_overlap == TpOverlap::kPieces && context.plan.tp > 1 &&
+         context.plan.sequence_parallel && !context.model().is_mla() && token_pieces(context) > 1;
 }
 
 ForwardBackward all_of(const RegionTimes& region) {
@@ -314,8 +262,9 @@ VisibleRegions visible_regions(const LayerRegions& regions, double attention_bac
 namespace {
 
 BesideCost cost_over_tp(const BlockContext& context, Collective collective, double bytes) {
-  const Carrier carrier =
-      context.plan.sequence_parallel ? carrier_of(context.job, context.tp) : Carrier::kNccl;
+  const Carrier carrier = context.plan.sequence_parallel
+                              ? carrier_of(context.framework.moves_by_copies, context.tp)
+                              : Carrier::kNccl;
   return collective_cost(context.job.cluster, context.tp, collective, bytes, carrier);
 }
 
@@ -329,7 +278,7 @@ RegionTimes sequence_collectives(const BlockContext& context, const TensorParall
       .scatter = cost_over_tp(context, Collective::kReduceScatter, outs * context.element_bytes),
       .gather_gradient =
           cost_over_tp(context, Collective::kAllGather, outs * gathered_element_bytes(context)),
-      .gather_again = keeps_gathered_input(context) ? BesideCost{} : gather,
+      .gather_again = context.framework.keeps_gathered_input ? BesideCost{} : gather,
       .scatter_gradient =
           cost_over_tp(context, Collective::kReduceScatter, ins * context.element_bytes),
       .column = region.column,
@@ -355,8 +304,8 @@ double visible_whole_s(const BlockContext& context, const BesideCost& cost, doub
 // gathers the input once more for the weight gradient (Megatron-LM core/tensor_parallel/layers.py).
 // kBackward, the same file: the gather of the input beside the input gradient, the reduction of
 // that beside the weight gradient; kPieces divides the others as well (Transformer Engine,
-// module/base.py, initialize_ub). torchtitan keeps the gathered input. Without it one all-reduce
-// out, and one of the input gradient in backward.
+// module/base.py, initialize_ub). Without it one all-reduce out, and one of the input gradient in
+// backward.
 BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region) {
   if (context.plan.tp == 1) {
     return {};
@@ -378,9 +327,7 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
   const double gathered_bytes = number(context.tokens * region.in) * region.in_element_bytes;
   if (context.region != nullptr) {
     *context.region = times;
-    BlockTime own = own_parts(context, gathered_bytes, out_bytes);
-    add(own, further_kernels(context));
-    return own;
+    return context.framework.piece_kernels(context, gathered_bytes, out_bytes);
   }
   BlockTime time = tensor_parallel(
       context,
@@ -390,8 +337,8 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
                      visible_whole_s(context, times.gather_again, column.backward_input_s) +
                      visible_whole_s(context, times.scatter_gradient, column.backward_weight_s)},
       all_of(times));
-  if (keeps_gathered_input(context)) {
-    add(time, sequence_copies(context, gathered_bytes, out_bytes));
+  if (context.framework.sequence_copies != nullptr) {
+    add(time, context.framework.sequence_copies(context, gathered_bytes, out_bytes));
   }
   return time;
 }

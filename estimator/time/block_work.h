@@ -3,6 +3,7 @@
 #pragma once
 
 #include "estimator/plan/rank_grid.h"
+#include "estimator/time/block_kernels.h"
 #include "estimator/time/block_time.h"
 #include "estimator/time/elementwise.h"
 #include "estimator/time/kernel_time.h"
@@ -11,8 +12,6 @@
 #include "estimator/time/timed_pieces.h"
 
 namespace shardplan {
-
-struct BlockContext;
 
 // The collectives of a tensor-parallel region, and the linear layers that they run beside.
 struct RegionTimes {
@@ -25,23 +24,25 @@ struct RegionTimes {
   BlockTime row = {};
 };
 
-// Of a layer whose tokens go by pieces (native): what one region sums, the next one gathers.
+// Of a layer whose tokens go by pieces: what one region sums, the next one gathers.
 struct LayerRegions {
   RegionTimes attention = {};
   RegionTimes ffn = {};
 };
-bool goes_by_pieces(const BlockContext& context);
 
 // What the pieces of one (job, plan) share.
 struct BlockContext {
-  BlockContext(const Job& of_job, const Plan& of_plan);
+  BlockContext(const BlockKernels& of_framework, const Job& of_job, const Plan& of_plan);
 
+  const BlockKernels& framework;
   const Job& job;
   const Plan& plan;
   std::int64_t tokens = 0;          // of one microbatch on this rank
   std::int64_t sharded_tokens = 0;  // where sequence parallelism divides them by tp
   double element_bytes = 2;         // of activations
   LayerKernels kernels;
+  bool adds_weight_gradients = false;  // products add them to the main gradients
+  KernelBytes weight_gradient = {};    // what it costs per element where they do not
   GroupShape tp;
   GroupShape cp;
   GroupShape ep;
@@ -96,8 +97,8 @@ BlockTime tensor_parallel(const BlockContext& context, const ForwardBackward& vi
                           const ForwardBackward& all);
 
 // Bytes of an element that a linear layer multiplies, as sequence parallelism gathers it: under fp8
-// already rounded (Transformer Engine, pytorch/module/layernorm_linear.py and base.py,
-// grad_output_preprocess; torchao float8/float8_tensor_parallel.py), but not by our own trainer.
+// libraries have rounded it (Transformer Engine, pytorch/module/layernorm_linear.py and base.py,
+// grad_output_preprocess; torchao float8/float8_tensor_parallel.py).
 double gathered_element_bytes(const BlockContext& context);
 
 // A tensor-parallel region: `in` wide at its entry, gathered as so many bytes an element, and `out`
@@ -112,6 +113,9 @@ struct TensorParallelRegion {
 };
 BlockTime tensor_parallel_region(const BlockContext& context, const TensorParallelRegion& region);
 
+// Whether the tokens of a layer go by pieces.
+bool goes_by_pieces(const BlockContext& context);
+
 // What stays visible of a layer's collectives over tp where tokens go by pieces: those of
 // attention's region and those of the FFN's. Products of one piece run beside the communication of
 // another through the norm between two regions (validator/lower/order_launches.cpp): sums over the
@@ -124,18 +128,6 @@ struct VisibleRegions {
 };
 VisibleRegions visible_regions(const LayerRegions& regions, double attention_backward_s);
 ForwardBackward all_of(const RegionTimes& region);
-
-// What a router takes behind its product: experts chosen, and the auxiliary loss.
-BlockTime expert_choice(const BlockContext& context);
-
-// Routing `rows` rows of the hidden width to experts and back.
-BlockTime expert_exchange(const BlockContext& context, double rows);
-
-// Rows on their way and back, as much in either direction (not torchtitan).
-BesideCost exchange_cost(const BlockContext& context, double rows);
-
-// What of the exchange noted last stays visible after all.
-void note_visible_exchange(const BlockContext& context, const BlockTime& routed);
 
 // (query, key) pairs of one sequence and head: the causal triangle counted once, of a window its
 // band, of chunks theirs.

@@ -245,11 +245,10 @@ double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group,
   throw std::logic_error("rank_bytes_per_s: unknown collective");
 }
 
-Carrier carrier_of(const Job& job, const GroupShape& group) {
+Carrier carrier_of(bool by_copies, const GroupShape& group) {
   const bool reaches_all = group.ranks_per_node == group.size &&
                            group.ranks_per_domain == group.size && group.size <= kMaxPeers;
-  return job.profile.memory_model == MemoryModel::kNative && reaches_all ? Carrier::kCopies
-                                                                         : Carrier::kNccl;
+  return by_copies && reaches_all ? Carrier::kCopies : Carrier::kNccl;
 }
 
 bool is_measured(const ClusterSpec& cluster, const GroupShape& group) {

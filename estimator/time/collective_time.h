@@ -14,10 +14,10 @@ namespace shardplan {
 // high priority and with as many channels as NCCL likes; alone they take as long.
 enum class Carrier { kNccl, kWideNccl, kCopies };
 
-// By what the trainer of this job moves what it gathers, sums in parts, shifts around a ring or
-// hands to the next stage; all-reduces and gradients always go by NCCL. Copies: our own trainer's
-// in groups within a host and an NVLink domain.
-Carrier carrier_of(const Job& job, const GroupShape& group);
+// What moves what a trainer gathers, sums in parts, shifts around a ring or hands to the next
+// stage; all-reduces and gradients always go by NCCL. Copies, where a trainer has them, in groups
+// within a host and an NVLink domain.
+Carrier carrier_of(bool by_copies, const GroupShape& group);
 
 // Bytes as fast as the links carry them, and what no link shortens: launch, latency of the steps.
 struct CollectiveTime {

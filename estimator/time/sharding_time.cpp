@@ -83,7 +83,9 @@ void add(RankUpdate& total, const Job& job, const Plan& plan, const Part& part,
   const double grad = number(elements * bytes_of(plan.grad_dtype));
   const bool is_fsdp = job.profile.memory_model == MemoryModel::kTorchtitan;
   const Carrier reducing = is_fsdp ? Carrier::kWideNccl : Carrier::kNccl;
-  const Carrier gathering = is_fsdp ? Carrier::kWideNccl : carrier_of(job, shard);
+  const Carrier gathering =
+      is_fsdp ? Carrier::kWideNccl
+              : carrier_of(job.profile.memory_model == MemoryModel::kNative, shard);
   const double units = units_apart(job, plan);
   const auto in_units = [&](Collective collective, double bytes, Carrier carrier) {
     return units * collective_cost(job.cluster, shard, collective, bytes / units, carrier);
@@ -344,7 +346,8 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& g
       groups.expert_replica);
   const auto regather = [&](const GroupShape& shard, std::int64_t elements) {
     return collective_cost(job.cluster, shard, Collective::kAllGather,
-                           number(elements) * weight_bytes(plan), carrier_of(job, shard));
+                           number(elements) * weight_bytes(plan),
+                           carrier_of(job.profile.memory_model == MemoryModel::kNative, shard));
   };
   if (job.profile.memory_model == MemoryModel::kNative) {
     update.regather = regather(groups.dense_shard, parameters.regathered.dense) +

@@ -15,7 +15,8 @@
 
 namespace shardplan {
 
-// The floors of estimator/price/floor.h: no plan of the branch has less. Cheapest first.
+// The floors of estimator/price (memory_floor.h, time_floor.h, fitting_floor.h): no plan of the
+// branch has less. Cheapest first.
 enum class Bound {
   kComputeTooSlow,        // compute alone takes too long for any plan of the branch to be an answer
   kStepTooSlow,           // with bubble, communication and optimizer it does

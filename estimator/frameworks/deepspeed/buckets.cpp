@@ -145,6 +145,10 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
   return copies;
 }
 
+KernelBytes deepspeed_bucket_kernels(double element_bytes) {
+  return {.fused = 6 * element_bytes};
+}
+
 bool overlaps_collectives(const Job& job, const Plan& plan) {
   const OverlapComm overlap = job.profile.overlap_comm;
   return overlap == OverlapComm::kOn || (overlap == OverlapComm::kDefault && plan.zero == 3);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "estimator/plan/job.h"
+#include "estimator/time/elementwise.h"
 
 namespace shardplan {
 
@@ -48,6 +49,11 @@ std::vector<std::int64_t> deepspeed_full_ranks(const Job& job, const Plan& plan)
 // reduced in place (average_tensor, allreduce_and_scatter).
 std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tensors,
                                                 std::int64_t share, std::int64_t most);
+
+// The bucket's kernels, per gradient: copied in, divided by the number of ranks, copied flat
+// (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor,
+// allreduce_bucket). ZeRO-1 does so once a step.
+KernelBytes deepspeed_bucket_kernels(double element_bytes);
 
 // Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm, by
 // default under ZeRO-3 (runtime/zero/config.py, overlap_comm_valid).

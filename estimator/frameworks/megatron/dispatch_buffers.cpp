@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 
+#include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
-#include "estimator/time/dispatch_cost.h"
 
 namespace shardplan {
 namespace {

@@ -4,8 +4,7 @@
 
 namespace shardplan {
 
-// Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches
-// (time/block_fp8.cpp).
+// Transformer Engine rounds a weight to fp8 once a step, shared by all microbatches (kernels.cpp).
 std::int64_t megatron_microbatches_seen_by_time(const Job& job, const Plan& plan) {
   return plan.precision == Precision::kFp8 ? num_microbatches(job, plan) : 0;
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/native/blocks.h"
+#include "estimator/frameworks/native/kernels.h"
 #include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/time/block_context_parallel.h"
 

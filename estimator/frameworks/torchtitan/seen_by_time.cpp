@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "estimator/time/elementwise.h"
+#include "estimator/frameworks/torchtitan/kernels.h"
 #include "estimator/time/host_time.h"
 
 namespace shardplan {

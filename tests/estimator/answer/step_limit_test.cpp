@@ -9,6 +9,7 @@
 #include <string>
 
 #include "data/read/case_line.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/estimate.h"
 #include "estimator/time/block_work.h"
 #include "tests/estimator/random_jobs.h"
@@ -91,7 +92,7 @@ TEST_CASE("a linear layer in fp8 has one limit with and without tensor paralleli
   const Job best = without_losses(job).value();
   const auto backward_s = [&](std::int64_t tp) {
     const Plan plan = {.tp = tp, .precision = Precision::kFp8};
-    return linear(BlockContext(best, plan), {.m = 8192, .n = 4096, .k = 4096}, plan.precision)
+    return linear(block_context(best, plan), {.m = 8192, .n = 4096, .k = 4096}, plan.precision)
         .backward_total_s();
   };
   CHECK(backward_s(2) == backward_s(1));

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/time/efficiency.h"
 
 namespace shardplan {
@@ -38,7 +39,7 @@ ForwardBackward calls_of(const Job& job, const Plan& plan, std::int64_t window =
                               .v_dim = 128,
                               .length = job.sequence_length,
                               .heads_of_call = job.model.num_heads / plan.tp * plan.micro_batch};
-  return attention_calls_s(BlockContext(job, plan), layer, work);
+  return attention_calls_s(block_context(job, plan), layer, work);
 }
 
 // q k^T and p v of 32 heads.
@@ -136,13 +137,13 @@ TEST_CASE("chunks cost what as many sequences of their length do, and cp its sha
   AttentionCurve& curve = job.cluster.gpu.times->attention.front();
   curve.forward = {{.size = 1024, .value = kRate / 2}, {.size = 8192, .value = kRate}};
   const LayerSpec chunked = {.attention_window = 1024, .attends_in_chunks = true};
-  const double whole_s = core_attention(BlockContext(job, {}), chunked).forward_s;
+  const double whole_s = core_attention(block_context(job, {}), chunked).forward_s;
   CHECK(whole_s == doctest::Approx(2 * forward_s(8 * 1024.0 * 1024 / 2)));
   const Plan gathered = {.cp = 2, .cp_method = CpMethod::kAllGather};
-  CHECK(core_attention(BlockContext(job, gathered), chunked).forward_s ==
+  CHECK(core_attention(block_context(job, gathered), chunked).forward_s ==
         doctest::Approx(whole_s / 2));
   job.sequence_length = 1024;
-  CHECK(core_attention(BlockContext(job, {.micro_batch = 8}), {}).forward_s ==
+  CHECK(core_attention(block_context(job, {.micro_batch = 8}), {}).forward_s ==
         doctest::Approx(whole_s));
 }
 

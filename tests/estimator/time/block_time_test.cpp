@@ -1,11 +1,11 @@
 // Blocks: FLOP counts by hand, laws of every axis, agreement with the parameter counts.
-#include "estimator/time/block_time.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/time/block_time.h"
 
 #include <doctest/doctest.h>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/plan/expert_loads.h"
-#include "estimator/time/block_context_parallel.h"
 #include "estimator/time/block_work.h"
 #include "estimator/time/collective_time.h"
 #include "estimator/time/model_flops.h"
@@ -327,7 +327,7 @@ TEST_CASE("shared experts on a stream of their own hide exchanges, as long as th
 TEST_CASE("a loss in pieces multiplies the head in pieces: the same FLOPs, no less time") {
   Job job = job_on_h200();
   const ModelTimes whole = model_times(job, {});
-  job.profile.cross_entropy = CrossEntropyKind::kChunked;
+  set_framework(job.profile, MemoryModel::kNative);
   job.profile.cross_entropy_chunks = 1;
   const double once_s = model_times(job, {}).head.forward_s;
   job.profile.cross_entropy_chunks = 24;  // 8192 = 23 * 342 + 326
@@ -355,53 +355,6 @@ TEST_CASE("context parallelism divides tokens and pairs; every method sends some
   // q, k, v and output of all heads once, three quarters of it to others.
   CHECK(exchange.forward_cp_s ==
         doctest::Approx(2048.0 * (2 * 4096 + 2 * 1024) * 2 * 3 / 4 / (450e9 * 0.82) + 20e-6));
-}
-
-TEST_CASE("the native trainer adds up gradients of the keys that calls on gathered ones see") {
-  Job job = job_on_h200();
-  job.cluster.gpu.compute_capability = 80;  // cuDNN's
-  set_framework(job.profile, MemoryModel::kNative);
-  const auto merges = [&](const Plan& plan, std::int64_t window) {
-    return context_parallel_merges(BlockContext(job, plan), {.attention_window = window}, {});
-  };
-  const double width = 2 * 8 * 128;
-  const auto moving_s = [&](double bytes) { return memory_bound_s(job.cluster.gpu, bytes); };
-  // Two sequences in chunks of 2048: 4096 tokens on a rank; the calls of rank 1 have 4096 queries
-  // and the keys of up to 1 and up to 2 chunks before them. Of a token's keys and values, in bf16:
-  // a copy of 4 bytes, a sum of two parts of 4 + 2, and zeros for two tokens of 4.
-  const Plan plan = {.cp = 2, .micro_batch = 2, .cp_method = CpMethod::kAllGather};
-  const double tokens = 2 * 4096;
-  const std::pair<std::int64_t, double> keys_of_window[] = {
-      {0, 4096 + 2048 + 4096},    {1000, 4096 + 1024 + 1024}, {1025, 4096 + 1024 + 1024},
-      {1026, 4096 + 1088 + 1088}, {4000, 4096 + 2048 + 4032}, {8192, 4096 + 2048 + 4096}};
-  for (const auto& row : keys_of_window) {
-    const auto& window = row.first;
-    const auto& keys = row.second;
-    CAPTURE(window);
-    const BlockTime time = merges(plan, window);
-    CHECK(time.forward_s == doctest::Approx(moving_s(4 * tokens * width)));
-    CHECK(time.backward_input_s ==
-          doctest::Approx(
-              moving_s((4 + (2 * 2 + 2) + 2 * 2) * tokens * width + 6 * 2 * keys * width)));
-  }
-  const Plan ring = {.cp = 2, .micro_batch = 2};
-  CHECK(merges(ring, 0).backward_input_s == merges(ring, 1000).backward_input_s);
-  job.cluster.gpu.compute_capability = 90;  // our own, which add by themselves
-  CHECK(merges(plan, 1000).backward_input_s ==
-        doctest::Approx(moving_s((4 + (2 * 2 + 2) + 2 * 2) * tokens * width)));
-}
-
-TEST_CASE("the native trainer writes and reads routed rows once, where Megatron permutes them") {
-  Job job = moe_job();
-  job.profile.moe_permute_fusion = true;
-  const Plan plan;
-  const double rows = 8192.0 * 8;  // of 8192 tokens, topk 8
-  const double row_bytes = 4096 * 2;
-  CHECK(expert_exchange(BlockContext(job, plan), rows).forward_s ==
-        doctest::Approx(memory_bound_s(job.cluster.gpu, 8 * rows * row_bytes)));
-  set_framework(job.profile, MemoryModel::kNative);
-  CHECK(expert_exchange(BlockContext(job, plan), rows).forward_s ==
-        doctest::Approx(memory_bound_s(job.cluster.gpu, 2 * (rows + 8192) * row_bytes)));
 }
 
 TEST_CASE("expert parallelism sends topk rows per token out and back, imbalance multiplies them") {
@@ -527,7 +480,17 @@ TEST_CASE("full recomputation replays the forward, selective choices replay thei
   CHECK(norms_and_mlp_s > 0.5 * full.forward_s);
   CHECK(norms_and_mlp_s < full.recompute_s);
   plan.recompute.policy = "every_second_layer";
-  CHECK(layer_time(job, plan, {}).recompute_s == full.recompute_s / 2);
+  CHECK_THROWS_AS(layer_time(job, plan, {}), std::logic_error);
+}
+
+TEST_CASE("torchtitan's policy of every second layer replays half of them; others need a name") {
+  Job job = job_on_h200();
+  set_framework(job.profile, MemoryModel::kTorchtitan);
+  Plan plan = {.tp = 2, .sequence_parallel = true};
+  plan.recompute.granularity = RecomputeGranularity::kSelective;
+  plan.recompute.policy = "every_second_layer";
+  const BlockTime half = layer_time(job, plan, {});
+  CHECK(half.recompute_s == half.forward_total_s() / 2);
   plan.recompute.policy = "unheard of";
   CHECK_THROWS_AS(layer_time(job, plan, {}), std::logic_error);
 }
@@ -585,31 +548,6 @@ TEST_CASE("fp8 halves less than the products: casts, attention and head stay") {
   CHECK(layer_s(fp8) < layer_s(bf16) / 1.2);
   CHECK(layer_s(fp8) > layer_s(bf16) / 1.6);
   CHECK(fp8.head.forward_s == bf16.head.forward_s);
-}
-
-// 5 bytes an element: bf16 read twice, fp8 written; an output gradient is written twice.
-TEST_CASE("our own trainer rounds both factors to fp8 before every product") {
-  Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
-  job.profile.gradient_accumulation_fusion = false;
-  const Plan plan;
-  const BlockContext context(job, plan);
-  constexpr std::int64_t kRows = 8192, kIn = 4096, kOut = 28672;
-  const ProductShape shape = {.m = kRows, .n = kOut, .k = kIn};
-  const BlockTime bf16 = linear(context, shape, Precision::kBf16);
-  const BlockTime fp8 = linear(context, shape, Precision::kFp8);
-  const GpuSpec& gpu = job.cluster.gpu;
-  const auto faster_s = [&](const ProductShape& product) {
-    return gemm_s(gpu, Precision::kBf16, product) - gemm_s(gpu, Precision::kFp8, product);
-  };
-  CHECK(fp8.forward_s + faster_s(shape) - bf16.forward_s ==
-        doctest::Approx(memory_bound_s(gpu, 5.0 * (kRows * kIn + kIn * kOut))));
-  const ProductShape input = {.m = kRows, .n = kIn, .k = kOut, .pass = GemmPass::kInputGradient};
-  CHECK(fp8.backward_input_s + faster_s(input) - bf16.backward_input_s ==
-        doctest::Approx(memory_bound_s(gpu, 6.0 * kRows * kOut + 5.0 * kIn * kOut)));
-  const ProductShape weight = {.m = kOut, .n = kIn, .k = kRows, .pass = GemmPass::kWeightGradient};
-  CHECK(fp8.backward_weight_s + faster_s(weight) - bf16.backward_weight_s ==
-        doctest::Approx(memory_bound_s(gpu, 5.0 * kRows * kIn)));
 }
 
 TEST_CASE("parameters of the blocks of one rank are those that are counted for it") {

@@ -1,6 +1,5 @@
 // Collectives: bus factors, links, hierarchy.
 #include "estimator/time/collective_time.h"
-#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -186,20 +185,15 @@ TEST_CASE("copies that were not measured, and those that NCCL does, have NCCL's 
         all_gather_s(measured, inside(2), 1e9));
 }
 
-TEST_CASE("our own trainer copies inside a host and an NVLink domain, no other does") {
-  Job job;
-  set_framework(job.profile, MemoryModel::kNative);
+TEST_CASE("copies reach the members of one host and NVLink domain, few of them") {
   const auto copies = [&](const GroupShape& group) {
-    return carrier_of(job, group) == Carrier::kCopies;
+    return carrier_of(true, group) == Carrier::kCopies;
   };
   CHECK(copies(inside(8)));
   CHECK_FALSE(copies(inside(16)));  // more than copy from each other
   CHECK_FALSE(copies({.size = 8, .ranks_per_domain = 8, .ranks_per_node = 4}));
   CHECK_FALSE(copies({.size = 8, .ranks_per_domain = 4, .ranks_per_node = 8}));
-  for (const MemoryModel other : {MemoryModel::kMegatron, MemoryModel::kTorchtitan}) {
-    set_framework(job.profile, other);
-    CHECK_FALSE(copies(inside(8)));
-  }
+  CHECK(carrier_of(false, inside(8)) == Carrier::kNccl);
 }
 
 TEST_CASE("what was measured inside an NVLink domain says nothing of groups beyond it") {

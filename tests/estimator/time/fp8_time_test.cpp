@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "data/read/library.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/time/block_work.h"
 
@@ -65,7 +66,7 @@ TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto rounded_bytes = [&](std::int64_t microbatches, double BlockTime::*pass) {
     job.global_batch = microbatches;
-    const BlockContext context(job, plan);
+    const BlockContext context = block_context(job, plan);
     const double bf16 = linear(context, shape, Precision::kBf16).*pass;
     return (linear(context, shape, Precision::kFp8).*pass - bf16) * 4e12 * 0.93;
   };
@@ -86,7 +87,7 @@ TEST_CASE("Transformer Engine's current scaling reads every factor once more tha
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto bytes = [&](Fp8Recipe recipe, double BlockTime::*pass) {
     job.profile.fp8_recipe = recipe;
-    return linear(BlockContext(job, plan), shape, Precision::kFp8).*pass * 4e12 * 0.93;
+    return linear(block_context(job, plan), shape, Precision::kFp8).*pass * 4e12 * 0.93;
   };
   const auto more = [&](double BlockTime::*pass) {
     return bytes(Fp8Recipe::kTensorwise, pass) - bytes(Fp8Recipe::kDelayed, pass);
@@ -103,7 +104,7 @@ TEST_CASE("products with a scale for 128 values take a fifth longer on Hopper") 
   const Plan plan = {.precision = Precision::kFp8};
   const auto seconds = [&](Fp8Recipe recipe, const ProductShape& shape) {
     job.profile.fp8_recipe = recipe;
-    return linear(BlockContext(job, plan), shape, Precision::kFp8).backward_weight_s;
+    return linear(block_context(job, plan), shape, Precision::kFp8).backward_weight_s;
   };
   for (const ProductShape& shape : {ProductShape{.m = 8192, .n = 6144, .k = 16384},
                                     ProductShape{.m = 2048, .n = 4096, .k = 4096}}) {
@@ -118,7 +119,7 @@ TEST_CASE("pieces of tokens do not round weights again, but the gradients of out
   Job job = job_of_equal_products();
   job.cluster.gpus_per_node = 8;
   const Plan plan = {.tp = 2, .precision = Precision::kFp8};
-  const BlockContext context(job, plan);
+  const BlockContext context = block_context(job, plan);
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto rounded_bytes = [&](double BlockTime::*pass) {
     const BlockTime bf16 = linear(context, shape, Precision::kBf16);
@@ -152,7 +153,7 @@ TEST_CASE("measured fp8 products run faster between the kernels that round their
   };
   CHECK(gained(plan) > 1.5 * gained({}));
   job.cluster.gpu.times->gemm_fp8 = {};
-  const BlockContext context(job, plan);
+  const BlockContext context = block_context(job, plan);
   BlockContext clocked = context;
   clocked.clock = {.products = 0.5};
   const ProductShape shape = {.m = 8192, .n = 4096, .k = 4096};

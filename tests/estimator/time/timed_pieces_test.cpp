@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/time/block_time.h"
 #include "tests/estimator/random_jobs.h"
 

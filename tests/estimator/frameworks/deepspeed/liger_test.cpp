@@ -9,7 +9,7 @@
 #include "data/read/library.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/deepspeed/state.h"
-#include "estimator/time/elementwise.h"
+#include "estimator/frameworks/framework.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
@@ -127,20 +127,19 @@ TEST_CASE("with Liger ZeRO-3 has the head gathered while layers run") {
 TEST_CASE("Liger's chunks add up the gradient of the head's weight") {
   Job job = job_with(LigerKernel::kOn);
   job.sequence_length = 8192;
-  CHECK(liger_head_kernels(job, deepspeed_plan(2)).fused == 2 + 32 * 2);
+  const auto of_head = [&] {
+    const Plan plan = deepspeed_plan(2);
+    return framework_of(job.profile)
+        .kernels.loss(job, plan, tokens_per_microbatch(job, plan))
+        .weight;
+  };
+  CHECK(of_head().fused == 2 + 32 * 2);
   job.global_batch *= 2;  // the loss is divided by the microbatches
-  CHECK(liger_head_kernels(job, deepspeed_plan(2)).fused == 2 + 32 * 2 + 4);
+  CHECK(of_head().fused == 2 + 32 * 2 + 4);
   job.profile.liger_kernel = LigerKernel::kThrough082;
-  const KernelBytes old = liger_head_kernels(job, deepspeed_plan(2));
+  const KernelBytes old = of_head();
   CHECK(old.fused == 2 + 4);
   CHECK(old.converted == 32 * ((2 + 4) + (2 + 4 + 2)));
-}
-
-// Copied into the bucket, divided, copied flat: 2 bytes six times.
-TEST_CASE("gradients of DeepSpeed's weights go through the bucket") {
-  for (const std::int64_t zero : {2, 3}) {
-    CHECK(weight_gradient_kernels(job_with(LigerKernel::kOff), deepspeed_plan(zero)).fused == 12);
-  }
 }
 
 TEST_CASE("Liger takes less memory and time, and its older loss more of either") {

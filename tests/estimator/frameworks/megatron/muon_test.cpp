@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "data/read/library.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/step_pieces.h"
 #include "estimator/answer/step_time.h"

@@ -6,14 +6,15 @@
 
 #include "data/read/library.h"
 #include "estimator/answer/blocks.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/outside_memory.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
+#include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/block_time.h"
-#include "estimator/time/dispatch_cost.h"
 
 namespace shardplan {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "data/read/library.h"
 #include "estimator/allocator/replay.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/stage_state.h"
 #include "estimator/answer/stage_timeline.h"

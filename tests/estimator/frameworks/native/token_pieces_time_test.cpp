@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "data/read/library.h"
+#include "estimator/answer/model_times.h"
 #include "estimator/answer/step_limit.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/native/token_pieces.h"
@@ -32,14 +33,14 @@ BlockTime linear_of(double forward_s, double input_s, double weight_s) {
 // Of so many seconds alone, all of them bytes.
 BesideCost cost_of(const BlockContext& context, double alone_s) {
   return beside_cost(beside_rates(context.job.cluster, context.tp, Collective::kAllGather,
-                                  carrier_of(context.job, context.tp)),
+                                  carrier_of(context.framework.moves_by_copies, context.tp)),
                      {.bytes_s = alone_s});
 }
 
 TEST_CASE("sums of one region and gathers of the next hide behind the products of both") {
   Job job = native_job();
   job.cluster.gpu.times->copies.beside = BesideRates{.products = 1, .collectives = 1};
-  const BlockContext context(job, kPlan);
+  const BlockContext context = block_context(job, kPlan);
   const auto cost = [&](double alone_s) { return cost_of(context, alone_s); };
   LayerRegions regions = {.attention = {.gather = cost(3),
                                         .scatter = cost(2),
@@ -68,7 +69,7 @@ TEST_CASE("sums of one region and gathers of the next hide behind the products o
 TEST_CASE("products beside communication lose what the GPU's copies take from them") {
   Job job = native_job();
   job.cluster.gpu.times->copies.beside = BesideRates{.products = 0.9, .collectives = 1};
-  const BlockContext context(job, kPlan);
+  const BlockContext context = block_context(job, kPlan);
   const auto cost = [&](double alone_s) { return cost_of(context, alone_s); };
   LayerRegions regions = {.attention = {.gather = cost(1), .column = linear_of(4, 0, 0)},
                           .ffn = {.scatter = cost(1), .row = linear_of(4, 0, 0)}};

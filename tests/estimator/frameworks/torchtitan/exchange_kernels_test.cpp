@@ -1,9 +1,10 @@
 // Kernels beside the products of torchtitan's layers where a sequence is divided, against those of
 // one step on H200 (data/measured/ring_kernels_h200.json, microseconds of a layer).
-#include "estimator/time/block_context_parallel.h"
-#include "estimator/frameworks/framework.h"
-
 #include <doctest/doctest.h>
+
+#include "estimator/answer/model_times.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/time/block_context_parallel.h"
 
 namespace shardplan {
 namespace {
@@ -22,7 +23,7 @@ Job titan_job(std::int64_t sequence_length, std::int64_t kv_heads, bool compiled
 
 BlockTime ring_merges(const Job& job, const Plan& plan) {
   const AttentionWork work = {.heads = job.model.num_heads, .qk_dim = 128, .v_dim = 128};
-  return context_parallel_merges(BlockContext(job, plan), {}, work);
+  return context_parallel_merges(block_context(job, plan), {}, work);
 }
 
 double us(double seconds) {
@@ -67,7 +68,7 @@ TEST_CASE("what tp gathers and scatters along the sequence is copied as was meas
     const Plan plan = {.tp = 2, .micro_batch = micro_batch, .sequence_parallel = true};
     const BlockTime none;
     const BlockTime region = tensor_parallel_region(
-        BlockContext(job, plan), {.in = hidden, .out = hidden, .column = none, .row = none});
+        block_context(job, plan), {.in = hidden, .out = hidden, .column = none, .row = none});
     CHECK(region.backward_input_s == doctest::Approx(region.forward_s));
     return us(region.forward_s);
   };

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "estimator/plan/framework_profile.h"
+#include "estimator/time/efficiency.h"
 
 namespace shardplan {
 
@@ -14,9 +15,17 @@ struct DispatchCost {
   std::int64_t sms = 0;
   double start_s = 0;  // of a call: layout, counts that the host waits for
   double row_s = 0;    // of each row that a rank receives
-  double link_share =
-      0;  // of NVLink's rate: all rows received go through the buffer, own ones, too
+  // Of NVLink's rate: all rows received go through the buffer, own ones, too.
+  double link_share = 0;
 };
-DispatchCost dispatch_cost(const FrameworkProfile& profile);
+inline DispatchCost dispatch_cost(const FrameworkProfile& profile) {
+  if (profile.moe_dispatcher == MoeDispatcher::kDeepEp) {
+    return {.sms = 20,
+            .start_s = kDeepEpStart.value,
+            .row_s = kDeepEpRow.value,
+            .link_share = kDeepEpLink.value};
+  }
+  return {.sms = 16, .start_s = kHybridEpStart.value, .link_share = kHybridEpLink.value};
+}
 
 }  // namespace shardplan

@@ -2,9 +2,11 @@
 // laws, and every row of data/measured/mixture_kernels_h100.json.
 #include <doctest/doctest.h>
 
+#include "estimator/answer/model_times.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/plan/units.h"
-#include "estimator/time/block_work.h"
+#include "estimator/time/block_experts.h"
+#include "tests/estimator/layer_kernels.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
@@ -39,7 +41,7 @@ Job job_on_h100(const Sizes& sizes) {
 }
 
 BlockTime exchange(const Job& job, const Plan& plan) {
-  return expert_exchange(BlockContext(job, plan),
+  return expert_exchange(block_context(job, plan),
                          static_cast<double>(job.sequence_length * job.model.moe.topk));
 }
 
@@ -49,6 +51,24 @@ double forward_us(const Job& job, const Plan& plan) {
 
 double backward_us(const Job& job, const Plan& plan) {
   return exchange(job, plan).backward_input_s * 1e6;
+}
+
+// Of a profile of Megatron-core v0.16.1 with Transformer Engine 2.11 on H200: 4 layers with 64
+// experts of 1024, 8 a token, 2 microbatches of 2 x 4096 tokens of 2048: gathers, scatter_add and
+// cats forward; gathers, index_add and cats backward.
+TEST_CASE("experts' rows are permuted in what was measured") {
+  Job job = job_on_h100({.tokens = 8192, .experts = 64, .topk = 8, .hidden = 2048});
+  job.cluster.gpu = measured_h200();
+  job.profile.moe_permute_fusion = false;
+  const Plan plan = {.ep = 8};
+  const BlockTime unfused = exchange(job, plan);
+  const double gathers_or_cats = (1974 - 40) / 16. + 2 * 4008 / 32.;
+  CHECK(unfused.forward_s * 1e6 == doctest::Approx(gathers_or_cats + 4068 / 8.).epsilon(0.15));
+  CHECK(unfused.backward_input_s * 1e6 ==
+        doctest::Approx(gathers_or_cats + 9259 / 8.).epsilon(0.15));
+  job.profile.moe_permute_fusion = true;
+  CHECK(exchange(job, plan).forward_s < unfused.forward_s);
+  CHECK(exchange(job, plan).backward_input_s < unfused.backward_input_s);
 }
 
 TEST_CASE("a rank with one expert sorts no rows, which others do twice in either direction") {
@@ -201,7 +221,7 @@ TEST_CASE("a router's choice takes what was measured, fused or not") {
     for (const bool fused : {false, true}) {
       CAPTURE(fused);
       job.profile.moe_router_fusion = fused;
-      const BlockTime choice = expert_choice(BlockContext(job, Plan{.zero = 1}));
+      const BlockTime choice = expert_choice(block_context(job, Plan{.zero = 1}));
       const double* measured_us = fused ? row.fused_us : row.operators_us;
       const double tolerance = fused ? 0.33 : 0.19;
       CHECK(choice.forward_s * 1e6 == doctest::Approx(measured_us[0]).epsilon(tolerance));
@@ -215,17 +235,17 @@ TEST_CASE("a router's choice takes what was measured, fused or not") {
 TEST_CASE("the choice of experts is Megatron's, of its rank's tokens, once a layer of experts") {
   Job job = job_on_h100({.tokens = 4096, .experts = 128, .topk = 8, .hidden = 2048});
   const auto choice_s = [&](const Plan& plan) {
-    return expert_choice(BlockContext(job, plan)).forward_s;
+    return expert_choice(block_context(job, plan)).forward_s;
   };
   const double whole = choice_s({.zero = 1});
   CHECK(choice_s({.tp = 2, .zero = 1, .sequence_parallel = true}) < whole);
   // Layers with and without it differ by it, in either direction.
   const Plan plan = {.ep = 8, .zero = 1};
   const BlockTime unfused = layer_time(job, plan, job.model.layers[0]);
-  const BlockTime choice = expert_choice(BlockContext(job, plan));
+  const BlockTime choice = expert_choice(block_context(job, plan));
   job.profile.moe_router_fusion = true;
   const BlockTime fused = layer_time(job, plan, job.model.layers[0]);
-  const BlockTime less = expert_choice(BlockContext(job, plan));
+  const BlockTime less = expert_choice(block_context(job, plan));
   CHECK(unfused.forward_s - fused.forward_s == doctest::Approx(choice.forward_s - less.forward_s));
   CHECK(unfused.backward_input_s - fused.backward_input_s ==
         doctest::Approx(choice.backward_input_s - less.backward_input_s));
@@ -247,9 +267,9 @@ TEST_CASE("latent attention that PyTorch's operators turn takes what was measure
   job.cluster.gpu.times.emplace();
   job.cluster.gpu.times->copy_bytes_per_s = 2 * 2048 * 8 * 7168 * 2. / 160.0e-6;
   const double elements = 4096 * 64 * (192.0 + 256);
-  const Passes fused = layer_kernels(job, {}).rotary;
+  const Passes fused = layer_kernels(job).rotary;
   job.profile.rope_fusion = false;
-  const Passes apart = layer_kernels(job, {}).rotary;
+  const Passes apart = layer_kernels(job).rotary;
   CHECK(elementwise_s(job.cluster.gpu, elements * apart.forward) * 1e6 ==
         doctest::Approx(886.7).epsilon(0.05));
   CHECK(elementwise_s(job.cluster.gpu, elements * apart.backward) * 1e6 ==
@@ -265,19 +285,19 @@ TEST_CASE("without a fused rotary embedding queries and keys are turned as local
   job.profile.rope_fusion = false;
   Job local = job;
   set_framework(local.profile, MemoryModel::kMegatronLocal);
-  const Passes engine_turned = layer_kernels(job, {}).rotary;
-  const Passes local_turned = layer_kernels(local, {}).rotary;
+  const Passes engine_turned = layer_kernels(job).rotary;
+  const Passes local_turned = layer_kernels(local).rotary;
   CHECK(engine_turned.forward.rearranged == local_turned.forward.rearranged);
   CHECK(engine_turned.backward.streamed == local_turned.backward.streamed);
   // Norms of heads cost what they cost with it.
   job.model.qk_norm = true;
-  const double norms = layer_kernels(job, {}).rotary.forward.fused - engine_turned.forward.fused;
+  const double norms = layer_kernels(job).rotary.forward.fused - engine_turned.forward.fused;
   Job fused = job;
   fused.profile.rope_fusion = true;
-  CHECK(2 * norms == doctest::Approx(layer_kernels(fused, {}).rotary.forward.fused));
+  CHECK(2 * norms == doctest::Approx(layer_kernels(fused).rotary.forward.fused));
   job.model.learned_positions = 2048;
   job.model.qk_norm = false;
-  CHECK(layer_kernels(job, {}).rotary.forward.rearranged == 0);
+  CHECK(layer_kernels(job).rotary.forward.rearranged == 0);
 }
 
 // One product of all rows, and as many as experts on four streams: forward, input gradient.
@@ -310,12 +330,12 @@ TEST_CASE("experts' products take what was measured on four streams beside one p
                                    .weight_gradient = {rate(row.forward_us[0])},
                                    .accumulated = {}};
     const Plan plan = {.ep = 8, .zero = 1};
-    const BlockTime time = linear(BlockContext(job, plan), row.shape, Precision::kBf16);
+    const BlockTime time = linear(block_context(job, plan), row.shape, Precision::kBf16);
     CHECK(time.forward_s * 1e6 == doctest::Approx(row.forward_us[1]).epsilon(0.15));
     CHECK(time.backward_input_s * 1e6 == doctest::Approx(row.input_gradient_us[1]).epsilon(0.15));
     // Other frameworks run one kernel for all.
     set_framework(job.profile, MemoryModel::kTorchtitan);
-    CHECK(linear(BlockContext(job, plan), row.shape, Precision::kBf16).forward_s * 1e6 ==
+    CHECK(linear(block_context(job, plan), row.shape, Precision::kBf16).forward_s * 1e6 ==
           doctest::Approx(row.forward_us[0]));
   }
 }

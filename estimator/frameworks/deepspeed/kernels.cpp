@@ -1,0 +1,114 @@
+// Every number counts how often one element is read or written; e is its size.
+#include "estimator/frameworks/deepspeed/kernels.h"
+
+#include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/liger.h"
+#include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/plan/number.h"
+
+namespace shardplan {
+namespace {
+
+// Hugging Face's modeling_llama.py, as DeepSpeed runs it: one PyTorch kernel an operator. Norm: to
+// fp32, square, mean, product with the root, back, product with the weight; backward the gradients
+// of all of them, two in fp32 added up. Rotary embedding: products with cosine and sine, negation
+// and cat of the halves, addition; backward zeros around either half. Additions: of residuals 3, of
+// gradients 3, and the sums of input gradients 4.5.
+LayerKernels huggingface_kernels(double e) {
+  LayerKernels kernels;
+  kernels.norm = {.forward = {.streamed = 12 + 3 * e, .converted = 2 * e + 8 + 8 + 2 * e},
+                  .backward = {.streamed = 52 + 11.5 * e, .converted = 2 * e + 8 + 8 + 2 * e}};
+  kernels.rotary = {.forward = {.streamed = 3 * e, .rearranged = 7 * e},
+                    .backward = {.streamed = 6 * e, .rearranged = 9 * e}};
+  kernels.gated = eager_swiglu(e);
+  kernels.plain = eager_activation(e);
+  return kernels;
+}
+
+// The same with Liger's kernels, one each (ops/rms_norm.py, rope.py, swiglu.py): norm 2, backward
+// 3; rotary embedding in place 2; SwiGLU 3, backward 5, in place. Additions as above: of residuals
+// 3, of gradients 3, and the sums of input gradients 4.5.
+LayerKernels liger_kernels(double e) {
+  return {.norm = {.forward = {.fused = 2 * e, .streamed = 3 * e},
+                   .backward = {.fused = 3 * e, .streamed = 7.5 * e}},
+          .rotary = {.forward = {.fused = 2 * e}, .backward = {.fused = 2 * e}},
+          .gated = {.forward = {.fused = 3 * e}, .backward = {.fused = 5 * e}}};
+}
+
+// Qwen3RMSNorm on heads (modeling_qwen3.py), operator by operator: forward as huggingface_kernels'
+// norm. Backward the gradient lies as the rotary embedding's backward left it, heads before tokens,
+// what was saved with tokens before heads: kernels that read both are products with the normed
+// value 3 in bf16, with the root 2, with the input 3 and the sum of both gradients 3 in fp32.
+Passes huggingface_head_norm(double e) {
+  return {
+      .forward = {.streamed = 12, .converted = 4 * e + 16},
+      .backward = {.streamed = 36 + e, .converted = 4 * e + 8, .rearranged = 3 * e + 8 + 12 + 12}};
+}
+
+// Norms of q and of k, beside the rotary embedding. Those that Liger leaves as they are (up to
+// 0.8.4) find their gradients where tokens lie before heads: backward is as of huggingface_kernels'
+// norm.
+Passes head_norm(const Job& job, double e) {
+  if (job.profile.liger_kernel == LigerKernel::kOn) {
+    return {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}};
+  }
+  if (uses_liger(job)) {
+    return {.forward = huggingface_head_norm(e).forward,
+            .backward = {.streamed = 52 + 4 * e, .converted = 4 * e + 16}};
+  }
+  return huggingface_head_norm(e);
+}
+
+LayerKernels layer_kernels(const Job& job, const Plan& plan) {
+  const double e = activation_element_bytes(plan);
+  LayerKernels kernels = uses_liger(job) ? liger_kernels(e) : huggingface_kernels(e);
+  if (job.model.qk_norm) {
+    kernels.rotary = kernels.rotary + head_norm(job, e);
+  }
+  return kernels;
+}
+
+// Liger's loss, per element of the head's weight: its gradient is filled with zeros and, of several
+// microbatches, multiplied by the loss's (ops/fused_linear_cross_entropy.py). The product of every
+// chunk reads what it adds to; up to 0.8.2 it becomes fp32 and is added.
+KernelBytes liger_head_kernels(const Job& job, const Plan& plan, std::int64_t tokens) {
+  const double e = activation_element_bytes(plan);
+  const double chunks = number(div_ceil(tokens, liger_chunk_tokens(tokens, job.model)));
+  const bool adds_in_fp32 = job.profile.liger_kernel == LigerKernel::kThrough082;
+  const double scaled = num_microbatches(job, plan) > 1 ? 2 * e : 0;
+  return {.fused = e + scaled + (adds_in_fp32 ? 0 : chunks * e),
+          .converted = adds_in_fp32 ? chunks * (3 * e + 8) : 0};
+}
+
+// Hugging Face's loss is PyTorch's; engines of DeepSpeed that divide the bf16 gradient
+// (_backward_prologue_per_tensor) 4. Liger's reads bf16 logits twice and writes their gradient
+// (ops/cross_entropy.py).
+LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) {
+  if (uses_liger(job)) {
+    return {.logit = {.forward = {.fused = 6}},
+            .tokens = liger_chunk_tokens(tokens, job.model),
+            .sums_weight_gradient = true,
+            .weight = liger_head_kernels(job, plan, tokens)};
+  }
+  const double divided = job.profile.divides_logits_gradient ? 4 : 0;
+  return {.logit = {.forward = kEagerLoss.forward,
+                    .backward = kEagerLoss.backward + KernelBytes{.streamed = divided}},
+          .tokens = tokens};
+}
+
+// ZeRO-1 adds gradients to those of the microbatches before; ZeRO-2 and 3 take every one through
+// the bucket.
+KernelBytes weight_gradient(const Job&, const Plan& plan) {
+  const double e = activation_element_bytes(plan);
+  return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
+}
+
+}  // namespace
+
+constinit const BlockKernels kDeepspeedKernels = {
+    .layer = layer_kernels,
+    .weight_gradient = weight_gradient,
+    .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },
+    .loss = loss_kernels};
+
+}  // namespace shardplan

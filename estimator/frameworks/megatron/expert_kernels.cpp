@@ -1,0 +1,213 @@
+#include "estimator/frameworks/megatron/expert_kernels.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/megatron/dispatch_cost.h"
+#include "estimator/plan/expert_loads.h"
+#include "estimator/plan/expert_routing.h"
+#include "estimator/plan/number.h"
+#include "estimator/time/block_experts.h"
+#include "estimator/time/block_work.h"
+#include "estimator/time/collective_time.h"
+#include "estimator/time/efficiency.h"
+
+namespace shardplan {
+namespace {
+
+GroupShape experts_group(const BlockContext& context) {
+  return group_shape(context.job, context.plan, GroupKind::kExperts);
+}
+
+// The all-gather dispatcher (core_v0.16.1 core/transformer/moe/token_dispatcher.py,
+// MoEAllGatherTokenDispatcher): every rank gathers the tokens of all ranks that hold the experts
+// together (etp x ep), whatever their number of experts, with their probabilities and choices, 5
+// bytes an expert, and sums its experts' outputs for all of them over these ranks. Backward does
+// the reverse.
+BesideCost gathered_cost(const BlockContext& context) {
+  const GroupShape group = experts_group(context);
+  const ModelSpec& model = context.model();
+  const double tokens = number(context.sharded_tokens * group.size);
+  const double token_bytes = number(model.hidden) * context.element_bytes;
+  const double routed_bytes = 5 * number(model.moe.num_experts);
+  return collective_cost(context.job.cluster, group, Collective::kAllGather,
+                         tokens * (token_bytes + routed_bytes)) +
+         collective_cost(context.job.cluster, group, Collective::kReduceScatter,
+                         tokens * token_bytes);
+}
+
+// One way of tokens that go once to each domain that has experts of theirs, and there once to each
+// rank that has (DeepEP v1.2.1 csrc/kernels/internode.cu: over the network to the GPU of the same
+// index, by NVLink from there), both at the same time.
+BesideCost once_cost(const BlockContext& context) {
+  const ClusterSpec& cluster = context.job.cluster;
+  const MoeSpec& moe = context.model().moe;
+  const GroupShape group = experts_group(context);
+  const double near = number(group.ranks_per_domain);
+  const double domains = number(group.size) / near;
+  const std::int64_t own_experts = div_ceil(moe.num_experts, context.plan.ep);
+  const std::int64_t near_experts =
+      std::max(own_experts, moe.num_experts * group.ranks_per_domain / group.size);
+  const double tokens = number(context.sharded_tokens) * fullest_load(context.job, context.plan);
+  const double token_bytes = number(context.model().hidden) * context.element_bytes;
+  const double received = tokens * number(group.size) * share_choosing(moe, own_experts);
+  const double crossing = tokens * (domains - 1) * share_choosing(moe, near_experts);
+  const DispatchCost cost = dispatch_cost(context.job.profile);
+  const double link = cost.link_share * cluster.gpu.nvlink_bytes_per_s;
+  const double start_s = cost.start_s + cost.row_s * received;
+  const double inside_s = near > 1 ? received * token_bytes / link : 0;
+  const double network = rank_bytes_per_s(cluster, group, Collective::kAllToAll);
+  const double across_s = domains > 1 ? crossing * token_bytes / network : 0;
+  // Products leave multiprocessors to it; bytes inside a group that leaves the domain were not
+  // measured beside them.
+  const double left = beside_rates(cluster, group, Collective::kAllToAll).collectives;
+  const double sms = number(context.gpu().num_sms);
+  const double lost_share = sms > 0 ? number(cost.sms) / sms : 0;
+  const double beside_s =
+      start_s + (domains > 1 ? std::max(inside_s, across_s / left) : inside_s / left);
+  return {.alone_s = start_s + std::max(inside_s, across_s),
+          .beside_s = beside_s,
+          .lost_s = lost_share * beside_s};
+}
+
+// Bytes that sort rows by expert behind their way and unsort them: none where a rank has one expert
+// (core_v0.16.1 core/transformer/moe/token_dispatcher.py, num_local_experts). Rows of experts with
+// a capacity lie in chunks of one size, whose dimensions PyTorch swaps (drop_and_pad).
+KernelBytes sorting_kernels(const Job& job, const Plan& plan) {
+  constexpr double kBytes = 4;
+  if (div_ceil(job.model.moe.num_experts, plan.ep) == 1) {
+    return {};
+  }
+  return job.profile.moe_capacity_factor > 0 ? at_share(kBytes, kChunkCopyShare)
+                                             : KernelBytes{.fused = kBytes};
+}
+
+// Four times read and written: by the permutation and the sort behind the exchange, and on the way
+// back. Unfused permutation adds the rows up with atomics, on the way back and in backward
+// (core_v0.16.1 core/transformer/moe/moe_utils.py, unpermute, and index_select's gradient).
+Passes permutation_kernels(const Job& job, const Plan& plan) {
+  const FrameworkProfile& profile = job.profile;
+  const double tokens = 1 / static_cast<double>(job.model.moe.topk);
+  // Tokens that go once are permuted behind their way, alone.
+  const bool once = sends_tokens_once(profile);
+  const KernelBytes sorting = once ? KernelBytes{} : sorting_kernels(job, plan);
+  if (profile.moe_permute_fusion) {
+    const KernelBytes moved = KernelBytes{.fused = 4} + sorting;
+    return {.forward = moved, .backward = moved};
+  }
+  const double ends = once ? 0.5 : 1;
+  const KernelBytes moved = KernelBytes{.fused = once ? 3 + tokens / 2 : 2 + tokens} + sorting;
+  return {.forward = moved + KernelBytes{.rearranged = 3 * ends},
+          .backward = moved + at_share(3 * ends, kIndexAddShare)};
+}
+
+// What fused permutation that scans all experts takes beyond its bytes, one way: a kernel on either
+// side of the exchanges.
+double scans_s(const BlockContext& context, double rows) {
+  const FrameworkProfile& profile = context.job.profile;
+  if (!profile.moe_permute_fusion || !profile.moe_permute_scans_experts) {
+    return 0;
+  }
+  constexpr std::int64_t kColumns = 1024;
+  const std::int64_t hidden = context.model().hidden;
+  const double looks = number(context.sharded_tokens * context.model().moe.num_experts) *
+                       number(div_ceil(hidden, kColumns));
+  const double looks_s =
+      looks * kExpertLook.value / number(std::max<std::int64_t>(1, context.gpu().num_sms));
+  const double moving_s =
+      memory_bound_s(context.gpu(), 2 * rows * number(hidden) * context.element_bytes);
+  return 2 * std::max(0.0, looks_s - moving_s);
+}
+
+// Kernels that wait for single values rather than move bytes.
+BlockTime noted_kernels(const BlockContext& context, const BlockTime& time) {
+  if (context.mix != nullptr) {
+    context.mix->memory_bound_s += time.forward_s + time.backward_input_s;
+  }
+  if (time.forward_s > 0) {
+    note(context, PieceKind::kElementwise, time);
+  }
+  return time;
+}
+
+// In either direction so many seconds, and so many for each token and expert.
+struct ChoiceCost {
+  double forward_s = 0;
+  double forward_score_s = 0;
+  double backward_s = 0;
+  double backward_score_s = 0;
+};
+
+// Fitted to routing() of Megatron-core core_v0.16.1 with its auxiliary loss on an H100, by
+// operators and by the kernels of Transformer Engine 2.9 (data/measured/mixture_kernels_h100.json,
+// `routers`): a softmax over 8 to 128 experts, or a sigmoid, a bias and groups of 256.
+ChoiceCost choice_cost(bool fused, bool in_groups) {
+  if (fused) {
+    return in_groups ? ChoiceCost{83e-6, 49e-12, 23e-6, 16e-12}
+                     : ChoiceCost{39e-6, 46e-12, 15e-6, 13e-12};
+  }
+  return in_groups ? ChoiceCost{160e-6, 215e-12, 51e-6, 26e-12}
+                   : ChoiceCost{95e-6, 121e-12, 27e-6, 12e-12};
+}
+
+// Scans, and, in forward, experts with a capacity choosing their tokens (core_v0.16.1
+// core/transformer/moe/moe_utils.py, apply_router_token_dropping).
+BlockTime waiting_kernels(const BlockContext& context, double rows) {
+  BlockTime time;
+  time.forward_s = scans_s(context, rows);
+  time.backward_input_s = time.forward_s;
+  if (context.job.profile.moe_capacity_factor > 0) {
+    const double scores = number(context.sharded_tokens * context.model().moe.num_experts);
+    time.forward_s += kCapacityStart.value + scores * kCapacityScore.value;
+  }
+  return noted_kernels(context, time);
+}
+
+// Read and written: an all-gather dispatcher picks rows and puts them back once, where all tokens
+// lie zeroed and added; others permute rows on both sides of both exchanges.
+BlockTime exchange_kernels(const BlockContext& context, double rows) {
+  const double row_bytes = number(context.model().hidden) * context.element_bytes;
+  if (context.job.profile.moe_dispatcher != MoeDispatcher::kAllGather) {
+    BlockTime time =
+        memory_bound(context, rows * row_bytes, permutation_kernels(context.job, context.plan));
+    if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllToAll) {
+      add(time, waiting_kernels(context, rows));
+    }
+    return time;
+  }
+  const double tokens = number(context.sharded_tokens * experts_group(context).size);
+  return memory_bound(context, (4 * rows + 2 * tokens) * row_bytes,
+                      {.forward = {.fused = 1}, .backward = {.fused = 1}});
+}
+
+}  // namespace
+
+BlockTime megatron_expert_choice(const BlockContext& context) {
+  const FrameworkProfile& profile = context.job.profile;
+  const MoeSpec& moe = context.model().moe;
+  const ChoiceCost cost = choice_cost(profile.moe_router_fusion, moe.num_groups > 1);
+  const double scores = number(context.sharded_tokens * moe.num_experts);
+  BlockTime time;
+  time.forward_s = cost.forward_s + scores * cost.forward_score_s;
+  time.backward_input_s = cost.backward_s + scores * cost.backward_score_s;
+  return noted_kernels(context, time);
+}
+
+// Dispatch and combine: what the dispatcher gathers and sums, sends once to a rank, or exchanges.
+BesideCost megatron_exchange_cost(const BlockContext& context, double rows) {
+  if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
+    return gathered_cost(context);
+  }
+  return sends_tokens_once(context.job.profile) ? 2 * once_cost(context)
+                                                : exchange_of_rows(context, rows);
+}
+
+BlockTime megatron_expert_exchange(const BlockContext& context, double rows) {
+  const bool gathers = context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
+  return exposed_exchange(context, exchange_kernels(context, rows),
+                          gathers               ? experts_group(context)
+                          : context.plan.ep > 1 ? context.ep
+                                                : context.etp,
+                          exchange_cost(context, rows));
+}
+
+}  // namespace shardplan

@@ -1,0 +1,14 @@
+// The kernels of torchtitan's blocks.
+#pragma once
+
+#include "estimator/time/block_kernels.h"
+
+namespace shardplan {
+
+extern const BlockKernels kTorchtitanKernels;
+
+// Microbatches whose gradients torchtitan adds up: all of a step, or 1 under FSDP without a
+// pipeline, where every one is reduced.
+std::int64_t accumulated_microbatches(const Job& job, const Plan& plan);
+
+}  // namespace shardplan
