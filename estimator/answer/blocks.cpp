@@ -54,6 +54,11 @@ bool gathers_by_unit(const Job& job, const Plan& plan) {
   return framework.gathers_by_unit != nullptr && framework.gathers_by_unit(job, plan);
 }
 
+Plan without_buckets(const Job& job, Plan plan) {
+  plan.zero = gathers_by_unit(job, plan) ? 1 : plan.zero;
+  return plan;
+}
+
 FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
   return gathers_by_unit(job, plan) ? framework_of(job.profile).chunk_buffers(job, plan, chunk)
                                     : FsdpBuffers{};

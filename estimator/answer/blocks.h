@@ -14,6 +14,8 @@ BlockSet block_set(const Job& job, const Plan& plan);
 
 // Whether the units of a chunk gather and reduce buckets.
 bool gathers_by_unit(const Job& job, const Plan& plan);
+// The plan, or one whose blocks have the same rows without buckets.
+Plan without_buckets(const Job& job, Plan plan);
 // Buckets that the units of a chunk gather and reduce; empty where they have none.
 FsdpBuffers chunk_buffers(const Job& job, const Plan& plan, const ChunkLayout& chunk);
 

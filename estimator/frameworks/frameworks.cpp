@@ -8,6 +8,7 @@
 #include "estimator/frameworks/deepspeed/seen_by_time.h"
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
+#include "estimator/frameworks/deepspeed/update.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/fujii2024/formula.h"
 #include "estimator/frameworks/fujii2024/rules.h"
@@ -22,17 +23,20 @@
 #include "estimator/frameworks/megatron/seen_by_time.h"
 #include "estimator/frameworks/megatron/sequence_rows.h"
 #include "estimator/frameworks/megatron/state.h"
+#include "estimator/frameworks/megatron/update.h"
 #include "estimator/frameworks/nanotron/blocks.h"
 #include "estimator/frameworks/nanotron/kernels.h"
 #include "estimator/frameworks/nanotron/notes.h"
 #include "estimator/frameworks/nanotron/outside.h"
 #include "estimator/frameworks/nanotron/rules.h"
+#include "estimator/frameworks/nanotron/update.h"
 #include "estimator/frameworks/native/blocks.h"
 #include "estimator/frameworks/native/kernels.h"
 #include "estimator/frameworks/native/notes.h"
 #include "estimator/frameworks/native/outside.h"
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
+#include "estimator/frameworks/native/update.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/kernels.h"
 #include "estimator/frameworks/torchtitan/notes.h"
@@ -40,6 +44,7 @@
 #include "estimator/frameworks/torchtitan/rules.h"
 #include "estimator/frameworks/torchtitan/seen_by_time.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
+#include "estimator/frameworks/torchtitan/update.h"
 
 namespace shardplan {
 namespace {
@@ -72,9 +77,12 @@ constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
                                   .state = megatron_state,
                                   .sequence_rows = megatron_sequence_rows,
                                   .kernels = kMegatronPaperKernels,
+                                  .update = kMegatronPaperUpdate,
                                   .add_outside = add_megatron_outside,
                                   .formula = estimate_fujii2024};
 
+// Without an interleaved schedule either layer spec sends between its passes (core_v0.16.1
+// training/arguments.py, validate_args).
 constexpr Framework kMegatron = {.rules = megatron_validity_rules,
                                  .block_rows = megatron_rows,
                                  .seen_by_block = seen_by_megatron_block,
@@ -88,6 +96,8 @@ constexpr Framework kMegatron = {.rules = megatron_validity_rules,
                                  .made_once_bytes = dummy_gradient_bytes,
                                  .tells_shards = is_zero_1,
                                  .kernels = kMegatronKernels,
+                                 .update = kMegatronUpdate,
+                                 .sends_between_passes = true,
                                  .microbatches_seen_by_time = megatron_microbatches_seen_by_time,
                                  .sharding_seen_by_time = megatron_sharding_seen_by_time,
                                  .add_outside = add_megatron_outside,
@@ -103,6 +113,8 @@ constexpr Framework kMegatronLocal = {.rules = megatron_local_validity_rules,
                                       .built = megatron_built,
                                       .tells_shards = is_zero_1,
                                       .kernels = kMegatronLocalKernels,
+                                      .update = kMegatronLocalUpdate,
+                                      .sends_between_passes = true,
                                       .add_outside = add_megatron_outside,
                                       .add_assumptions = add_megatron_assumptions,
                                       .not_counted = megatron_not_counted};
@@ -116,6 +128,7 @@ constexpr Framework kNative = {.rules = native_validity_rules,
                                .state = state_of<native_state_rows>,
                                .sequence_rows = native_sequence_rows,
                                .kernels = kNativeKernels,
+                               .update = kNativeUpdate,
                                .add_outside = add_native_outside,
                                .not_counted = native_not_counted};
 
@@ -129,12 +142,15 @@ constexpr Framework kTorchtitan = {
                    std::int64_t /*rank*/) { return torchtitan_timeline(job, plan, pieces); },
     .most_events = 150'000,  // of every tensor
     .kernels = kTorchtitanKernels,
+    .update = kTorchtitanUpdate,
     .microbatches_seen_by_time = torchtitan_microbatches_seen_by_time,
     .sharding_seen_by_time = torchtitan_sharding_seen_by_time,
     .add_outside = add_torchtitan_outside,
     .add_assumptions = add_torchtitan_assumptions,
     .not_counted = torchtitan_not_counted};
 
+// Stages wait for what they receive (parallel/pipeline_parallel/p2p.py: send_tensors and
+// recv_tensors wait).
 constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .block_rows = nanotron_rows,
                                  .has_own_block = has_nanotron_block,
@@ -142,6 +158,9 @@ constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .sequence_rows = nanotron_sequence_rows,
                                  .built = nanotron_built,
                                  .kernels = kNanotronKernels,
+                                 .update = kNanotronUpdate,
+                                 .sends_logits = true,
+                                 .waits_for_receives = true,
                                  .add_outside = add_nanotron_outside,
                                  .not_counted = nanotron_not_counted};
 
@@ -154,6 +173,7 @@ constexpr Framework kDeepspeed = {
                    std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
     .tells_shards = is_below_zero_3,
     .kernels = kDeepspeedKernels,
+    .update = kDeepspeedUpdate,
     .sharding_seen_by_time = deepspeed_sharding_seen_by_time,
     .add_outside = add_deepspeed_outside,
     .knows_data_ranks = is_below_zero_3,

@@ -1,6 +1,7 @@
 // The floor of branches that leave open only how the state is kept: memory and time of one plan.
 #include <algorithm>
 
+#include "estimator/answer/blocks.h"
 #include "estimator/price/branch.h"
 #include "estimator/price/floor.h"
 
@@ -44,7 +45,7 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
     if (!has_groups(pieces.job, at) || !can_run(pieces, at)) {
       return;
     }
-    const Plan plain = without_fsdp(pieces.job, at);
+    const Plan plain = without_buckets(pieces.job, at);
     pieces.begin(plain);
     const ScheduleShape shape = pieces.shape(plain);
     const ActivationPiece activations = pieces.activations(plain, shape);
@@ -60,7 +61,7 @@ FittingFloor fitting_floor(PriceTable& table, const Plan& plan, std::size_t free
       }
       const bool is_late = step_time_s >= floor.step_time_s;
       const bool needs_buffers = question == FittingQuestion::kTimeAndMemory || !is_late;
-      if (needs_buffers && is_megatron_fsdp(pieces.job, at)) {
+      if (needs_buffers && gathers_by_unit(pieces.job, at)) {
         pieces.begin(at);
         bytes = fullest_rank_bytes(open, states, pieces.activations(at, shape));
       }

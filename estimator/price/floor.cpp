@@ -7,8 +7,11 @@
 #include <tuple>
 #include <utility>
 
+#include "estimator/answer/blocks.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/price/branch.h"
+#include "estimator/time/sharding_time.h"
 
 namespace shardplan {
 namespace {
@@ -163,12 +166,12 @@ const StateFloor& state_floor(PricePieces& pieces, const Plan& plan, std::size_t
       .value;
 }
 
-// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase. Those of
-// Megatron-FSDP, which depend on how the state is kept, come on top.
+// Activations and buffers of the size of a microbatch, by rank of ranks_of and phase. Buckets,
+// which depend on how the state is kept, come on top.
 StateFloor activation_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   StateFloor floor;
   for (PhaseBytes& rank : floor) { rank.fill(kNoBytes); }
-  Plan at = without_fsdp(pieces.job, plan);
+  Plan at = without_buckets(pieces.job, plan);
   const std::array<std::int64_t, 3> ranks = ranks_of(plan);
   each_block(pieces, open, at, [&] {
     each(open.recompute, at.recompute, [&] {
@@ -287,8 +290,8 @@ const std::vector<RankOrder>& orders_seen_by_work(PricePieces& pieces, const Pla
 
 // compute_s: kernels of the busiest rank, forward and backward, over all microbatches. Links and
 // recomputation change nothing in it, and no pipeline is shorter. Recomputation only adds work: an
-// open choice counts as none. Gradients of fewer bytes only take less, but under Megatron-FSDP:
-// their type decides whether products add to them.
+// open choice counts as none. Gradients of fewer bytes only take less, but where units reduce
+// buckets: their type decides whether products add to them.
 PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
   const PriceFreedom& open = pieces.freedoms[freedom];
   PipelineFloor floor;
@@ -315,7 +318,7 @@ PipelineFloor pipeline_floor(PricePieces& pieces, const Plan& plan, std::size_t 
     }
   };
   const auto of_gradients = [&] {
-    if (is_megatron_fsdp(pieces.job, at)) {
+    if (gathers_by_unit(pieces.job, at)) {
       each(open.grad_dtype, at.grad_dtype, of_zero);
     } else {
       of_zero();
@@ -335,6 +338,7 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
   pieces.begin(plan);
   const PipelineLayout& ranks = pieces.split().steps.pipeline;
   const ReductionPiece& reductions = pieces.reductions(plan).value;
+  const UpdateTimes& update = framework_of(pieces.job.profile).update;
   double least_s = kNoTime;
   Plan at = plan;
   each(open.zero, at.zero, [&] {
@@ -342,11 +346,11 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
     each(open.offload, at.offload, [&] {
       double slowest_s = 0;
       for (const std::size_t end : ends) {
-        const double exposed_s =
-            exposed_data_parallel_s(pieces.job, at, reductions.ranks[end], microbatches, kHides);
-        slowest_s = std::max(
-            slowest_s,
-            exposed_s + optimizer_s(pieces.job, at, pieces.grid().groups, reductions.held[end]));
+        const double exposed_s = exposed_data_parallel_s(
+            pieces.job, at, update, reductions.ranks[end], microbatches, kHides);
+        slowest_s = std::max(slowest_s,
+                             exposed_s + optimizer_s(pieces.job, at, update, pieces.grid().groups,
+                                                     reductions.held[end]));
       }
       least_s = std::min(least_s, slowest_s);
     });

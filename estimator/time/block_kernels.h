@@ -33,6 +33,8 @@ struct PartedLoss {
 
 // One row a framework.
 struct BlockKernels {
+  const HostLaunches& host;  // of the host that launches them
+
   // --- around products ---
 
   LayerKernels (*layer)(const Job& job, const Plan& plan);
