@@ -4,6 +4,8 @@
 
 #include "estimator/answer/model_times.h"
 #include "estimator/answer/step_time.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/time/sharding_time.h"
 
 namespace shardplan {
 namespace {
@@ -40,8 +42,9 @@ StepParts::StepParts(const Job& of_job, const Plan& of_plan)
   for (const ChunkWork& rank : ranks) { of_ranks_.push_back(added_up(rank)); }
   pipeline = pipeline_time(shape, layout.pipeline, chunk_times);
   const ShardingGroups groups(job, plan);
+  const UpdateTimes& update = framework_of(job.profile).update;
   for (const RankParameters& rank : rank_parameters(job, layout, times)) {
-    updates_.push_back(rank_update(job, plan, groups, rank));
+    updates_.push_back(rank_update(job, plan, update, groups, rank));
   }
 }
 
@@ -90,8 +93,10 @@ std::vector<TimedBlocks> StepParts::blocks_of(const ChunkKind& chunk) const {
 
 StageUpdate StepParts::after_pipeline(std::int64_t pp_rank) const {
   const std::size_t kind = layout.pipeline.rank_kind(pp_rank);
+  const UpdateTimes& update = framework_of(job.profile).update;
   const auto visible_s = [&](const MicrobatchWork& beside) {
-    return exposed_data_parallel_s(job, plan, updates_[kind], shape.num_microbatches, beside);
+    return exposed_data_parallel_s(job, plan, update, updates_[kind], shape.num_microbatches,
+                                   beside);
   };
   const MicrobatchWork own = microbatch_work(of_ranks_[kind], replays_of_ranks_[kind]);
   const double exposed_s =

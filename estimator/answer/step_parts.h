@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "estimator/answer/step_pieces.h"
+#include "estimator/answer/pipeline_step.h"
 #include "estimator/time/timed_pieces.h"
 
 namespace shardplan {

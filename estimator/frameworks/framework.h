@@ -16,6 +16,7 @@
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
 #include "estimator/time/block_kernels.h"
+#include "estimator/time/update_times.h"
 #include "estimator/validity/validity.h"
 
 namespace shardplan {
@@ -88,6 +89,14 @@ struct Framework {
   // --- time ---
 
   const BlockKernels& kernels;
+  const UpdateTimes& update;
+
+  // Head, cast and loss may lie on different stages, which send logits.
+  bool sends_logits = false;
+  // Stages do nothing else while one receives what another sends, both ways.
+  bool waits_for_receives = false;
+  // Without an interleaved schedule stages send between passes, whatever was asked for.
+  bool sends_between_passes = false;
 
   // --- keys of prices: what of a plan the times of blocks look at besides their sizes ---
 

@@ -8,6 +8,7 @@
 #include "estimator/frameworks/deepspeed/seen_by_time.h"
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
+#include "estimator/frameworks/deepspeed/update.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/fujii2024/formula.h"
 #include "estimator/frameworks/fujii2024/rules.h"
@@ -24,6 +25,7 @@
 #include "estimator/frameworks/megatron/seen_by_time.h"
 #include "estimator/frameworks/megatron/sequence_rows.h"
 #include "estimator/frameworks/megatron/state.h"
+#include "estimator/frameworks/megatron/update.h"
 #include "estimator/frameworks/megatron/weights.h"
 #include "estimator/frameworks/nanotron/blocks.h"
 #include "estimator/frameworks/nanotron/kernels.h"
@@ -31,6 +33,7 @@
 #include "estimator/frameworks/nanotron/notes.h"
 #include "estimator/frameworks/nanotron/outside.h"
 #include "estimator/frameworks/nanotron/rules.h"
+#include "estimator/frameworks/nanotron/update.h"
 #include "estimator/frameworks/native/blocks.h"
 #include "estimator/frameworks/native/kernels.h"
 #include "estimator/frameworks/native/layout.h"
@@ -38,6 +41,7 @@
 #include "estimator/frameworks/native/outside.h"
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
+#include "estimator/frameworks/native/update.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/kernels.h"
 #include "estimator/frameworks/torchtitan/layout.h"
@@ -46,6 +50,7 @@
 #include "estimator/frameworks/torchtitan/rules.h"
 #include "estimator/frameworks/torchtitan/seen_by_time.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
+#include "estimator/frameworks/torchtitan/update.h"
 
 namespace shardplan {
 namespace {
@@ -78,9 +83,12 @@ constexpr Framework kFujii2024 = {.rules = fujii2024_validity_rules,
                                   .state = megatron_state,
                                   .sequence_rows = megatron_sequence_rows,
                                   .kernels = kMegatronPaperKernels,
+                                  .update = kMegatronPaperUpdate,
                                   .add_outside = add_megatron_outside,
                                   .formula = estimate_fujii2024};
 
+// Without an interleaved schedule either layer spec sends between its passes (core_v0.16.1
+// training/arguments.py, validate_args).
 constexpr Framework kMegatron = {
     .rules = megatron_validity_rules,
     .layout = kMegatronLayout,
@@ -97,6 +105,8 @@ constexpr Framework kMegatron = {
     .made_once_bytes = dummy_gradient_bytes,
     .tells_shards = is_zero_1,
     .kernels = kMegatronKernels,
+    .update = kMegatronUpdate,
+    .sends_between_passes = true,
     .microbatches_seen_by_time = megatron_microbatches_seen_by_time,
     .sharding_seen_by_time = megatron_sharding_seen_by_time,
     .holds_whole_weights = true,
@@ -118,6 +128,8 @@ constexpr Framework kMegatronLocal = {.rules = megatron_local_validity_rules,
                                       .built = megatron_built,
                                       .tells_shards = is_zero_1,
                                       .kernels = kMegatronLocalKernels,
+                                      .update = kMegatronLocalUpdate,
+                                      .sends_between_passes = true,
                                       .holds_whole_weights = true,
                                       .add_outside = add_megatron_outside,
                                       .seen_by_outside = outside_seen_by_megatron,
@@ -135,6 +147,7 @@ constexpr Framework kNative = {.rules = native_validity_rules,
                                .state = state_of<native_state_rows>,
                                .sequence_rows = native_sequence_rows,
                                .kernels = kNativeKernels,
+                               .update = kNativeUpdate,
                                .add_outside = add_native_outside,
                                .seen_by_outside = outside_seen_by_native,
                                .not_counted = native_not_counted};
@@ -150,6 +163,7 @@ constexpr Framework kTorchtitan = {
                    std::int64_t /*rank*/) { return torchtitan_timeline(job, plan, pieces); },
     .most_events = 150'000,  // of every tensor
     .kernels = kTorchtitanKernels,
+    .update = kTorchtitanUpdate,
     .microbatches_seen_by_time = torchtitan_microbatches_seen_by_time,
     .sharding_seen_by_time = torchtitan_sharding_seen_by_time,
     .gains_by_replicas = true,
@@ -157,6 +171,8 @@ constexpr Framework kTorchtitan = {
     .add_assumptions = add_torchtitan_assumptions,
     .not_counted = torchtitan_not_counted};
 
+// Stages wait for what they receive (parallel/pipeline_parallel/p2p.py: send_tensors and
+// recv_tensors wait).
 constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .layout = kNanotronLayout,
                                  .block_rows = nanotron_rows,
@@ -165,6 +181,9 @@ constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .sequence_rows = nanotron_sequence_rows,
                                  .built = nanotron_built,
                                  .kernels = kNanotronKernels,
+                                 .update = kNanotronUpdate,
+                                 .sends_logits = true,
+                                 .waits_for_receives = true,
                                  .add_outside = add_nanotron_outside,
                                  .not_counted = nanotron_not_counted};
 
@@ -177,6 +196,7 @@ constexpr Framework kDeepspeed = {
                    std::int64_t rank) { return deepspeed_timeline(job, plan, rank); },
     .tells_shards = is_below_zero_3,
     .kernels = kDeepspeedKernels,
+    .update = kDeepspeedUpdate,
     .sharding_seen_by_time = deepspeed_sharding_seen_by_time,
     .offload_adds_buffers = true,
     .add_outside = add_deepspeed_outside,

@@ -22,7 +22,7 @@
 #include <span>
 #include <vector>
 
-#include "estimator/answer/step_pieces.h"
+#include "estimator/answer/pipeline_step.h"
 #include "estimator/ledger/chunk_peak.h"
 #include "estimator/ledger/stage_peak.h"
 #include "estimator/ledger/stage_tensors.h"

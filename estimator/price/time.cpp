@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/framework.h"
 #include "estimator/price/pieces.h"
-#include "estimator/time/host_time.h"
+#include "estimator/time/sharding_time.h"
 
 namespace shardplan {
 namespace {
@@ -132,10 +132,11 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
        packed(2 * number(plan.precision) + (shardings(plan) != 0 ? 1 : 0),
               number(plan.grad_dtype))},
       [&](ReductionPiece& piece) {
+        const UpdateTimes& update = framework_of(job.profile).update;
         piece.ranks.clear();
         piece.held.clear();
         for (const RankParameters& rank : parameters(plan)) {
-          piece.ranks.push_back(rank_update(job, plan, grid().groups, rank));
+          piece.ranks.push_back(rank_update(job, plan, update, grid().groups, rank));
           piece.held.push_back(rank);
         }
       });
@@ -148,10 +149,12 @@ const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
              packed(dtypes_number(plan), 2 * plan.zero + (plan.offload.parameters ? 1 : 0)),
              std::bit_cast<std::int64_t>(plan.offload.optimizer)},
             [&](std::vector<RankUpdate>& piece) {
+              const UpdateTimes& update = framework_of(job.profile).update;
               const ReductionPiece& known = reductions(plan).value;
               piece = known.ranks;
               for (std::size_t rank = 0; rank < piece.size(); ++rank) {
-                piece[rank].optimizer_s = optimizer_s(job, plan, grid().groups, known.held[rank]);
+                piece[rank].optimizer_s =
+                    optimizer_s(job, plan, update, grid().groups, known.held[rank]);
               }
             })
       .value;

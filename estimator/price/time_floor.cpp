@@ -7,6 +7,7 @@
 #include "estimator/answer/blocks.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/price/branch.h"
+#include "estimator/time/sharding_time.h"
 
 namespace shardplan {
 namespace {
@@ -124,6 +125,7 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
   pieces.begin(plan);
   const PipelineLayout& ranks = pieces.split().steps.pipeline;
   const ReductionPiece& reductions = pieces.reductions(plan).value;
+  const UpdateTimes& update = framework_of(pieces.job.profile).update;
   double least_s = kNoTime;
   Plan at = plan;
   each(open.zero, at.zero, [&] {
@@ -131,11 +133,11 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
     each(open.offload, at.offload, [&] {
       double slowest_s = 0;
       for (const std::size_t end : ends) {
-        const double exposed_s =
-            exposed_data_parallel_s(pieces.job, at, reductions.ranks[end], microbatches, kHides);
-        slowest_s = std::max(
-            slowest_s,
-            exposed_s + optimizer_s(pieces.job, at, pieces.grid().groups, reductions.held[end]));
+        const double exposed_s = exposed_data_parallel_s(
+            pieces.job, at, update, reductions.ranks[end], microbatches, kHides);
+        slowest_s = std::max(slowest_s,
+                             exposed_s + optimizer_s(pieces.job, at, update, pieces.grid().groups,
+                                                     reductions.held[end]));
       }
       least_s = std::min(least_s, slowest_s);
     });

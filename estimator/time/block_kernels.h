@@ -34,6 +34,8 @@ struct PartedLoss {
 
 // One row a framework.
 struct BlockKernels {
+  const HostLaunches& host;  // of the host that launches them
+
   // --- around products ---
 
   // Kernels of a transformer layer.

@@ -57,7 +57,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
   LayerTime known{.layer_kind = 0,
                   .time = sum(parts),
                   .replay = replay_of(context.framework, context.job, layer, parts),
-                  .host = layer_host(context.job, context.plan, layer)};
+                  .host = layer_host(context.job, context.plan, layer, context.framework.host)};
   BlockTime& time = known.time;
   set_host(time, known.host);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
@@ -80,7 +80,7 @@ void add_recompute(const BlockKernels& framework, const Recompute& recompute, La
 HeadParts head_parts(const BlockContext& context) {
   HeadParts parts = {
       .logits = logits_time(context), .cast = cast_time(context), .loss = loss_time(context)};
-  const HostCost ends = host_cost_of_ends(context.job, context.plan);
+  const HostCost ends = host_cost_of_ends(context.job, context.plan, context.framework.host);
   const HostCost half = {.forward_s = ends.forward_s / 2, .backward_s = ends.backward_s / 2};
   const LayerHost launched = {.launches = half, .waits = context.job.profile.launch_blocking};
   set_host(parts.logits, launched);
@@ -117,8 +117,8 @@ ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job
   ModelTimes times;
   times.embedding = embedding_time(context);
   times.head = head_time(context);
-  set_host(times.head,
-           {.launches = host_cost_of_ends(job, plan), .waits = job.profile.launch_blocking});
+  set_host(times.head, {.launches = host_cost_of_ends(job, plan, framework.host),
+                        .waits = job.profile.launch_blocking});
   if (framework.parted_loss != nullptr) {
     times.head_parts = head_parts(context);
   }

@@ -1,18 +1,15 @@
 // Seconds that the host needs to launch a layer's kernels: where they exceed what the GPU needs,
-// the host decides the speed. Rows by framework, with their source, in host_rows.h.
+// the host decides the speed. The numbers are each framework's, by host_launches.h.
 #pragma once
 
 #include "estimator/plan/job.h"
+#include "estimator/time/host_launches.h"
 
 namespace shardplan {
 
-struct HostCost {
-  double forward_s = 0;
-  double backward_s = 0;
-};
-
 // One layer of this kind, without recomputation.
-HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer);
+HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer,
+                   const HostLaunches& host);
 
 // The same, and what recomputation of it would cost beside.
 struct LayerHost {
@@ -24,27 +21,42 @@ struct LayerHost {
   bool waits = false;                // for every kernel: nothing hides behind the GPU
   bool combines = false;  // one microbatch's forward with another's backward, node by node
 };
-LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer);
+LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer,
+                     const HostLaunches& host);
 
 // What recomputation adds to a microbatch of one layer: to its forward what deciding takes, to its
 // backward what replaying takes.
 HostCost host_replay_cost(const Recompute& recompute, const LayerHost& host);
 
-// With a pipeline torchtitan gathers once a step, and reduces after the last microbatch.
-bool gathers_once(const FrameworkProfile& profile, const Plan& plan);
-// How often torchtitan's FSDP2 gathers and reduces for a microbatch; 0 without it.
-double shardings_per_microbatch(const Job& job, const Plan& plan);
-
 // Embedding, head and loss of one microbatch.
-HostCost host_cost_of_ends(const Job& job, const Plan& plan);
+HostCost host_cost_of_ends(const Job& job, const Plan& plan, const HostLaunches& host);
 
-// One chunk's pass of one microbatch under Megatron's interleaved schedule, beside its layers.
-HostCost host_cost_of_pass(const Job& job, const Plan& plan);
-
-// Muon's update of one matrix.
-double host_orthogonalize_s(const Job& job);
+// One chunk's pass of one microbatch under an interleaved schedule, beside its layers.
+HostCost host_cost_of_pass(const Job& job, const Plan& plan, const HostLaunches& host);
 
 // Clipping and optimizer, per layer on this rank: a mean where some have experts.
-double host_update_s(const Job& job, const Plan& plan);
+double host_update_s(const Job& job, const Plan& plan, const HostLaunches& host);
+
+// --- how a framework adds up its own ---
+
+// What the host of this cluster takes over that on which the table was measured.
+double host_factor(const Job& job, const HostTable& table);
+
+HostCost scaled(double factor, const HostCost& cost);
+void add(HostCost& cost, double count, const HostCost& more);
+
+// What tensor and context parallelism add to a layer.
+HostCost split_launches(const HostTable& table, const Plan& plan);
+
+// A layer that is launched kernel by kernel, without its experts.
+HostCost eager_launches(const Job& job, const Plan& plan, const LayerSpec& layer,
+                        const HostLaunches& host, const HostTable& table);
+
+// What choosing experts and moving rows within a rank takes where all of it is launched.
+HostCost routing_launches(const Job& job, const HostTable& table);
+
+// What experts add to a layer, with as much for their routing.
+HostCost expert_launches(const Job& job, const Plan& plan, const HostTable& table,
+                         const HostCost& routing);
 
 }  // namespace shardplan

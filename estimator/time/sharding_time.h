@@ -2,69 +2,39 @@
 // data parallelism with ZeRO 0-3 and hybrid sharding.
 #pragma once
 
-#include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/frameworks/megatron/muon.h"
 #include "estimator/plan/job.h"
-#include "estimator/plan/parameters.h"
-#include "estimator/plan/rank_grid.h"
-#include "estimator/time/overlap_time.h"
+#include "estimator/time/update_times.h"
 
 namespace shardplan {
 
-// The groups that gradients and parameters travel in; the same for every rank of a plan.
-struct ShardingGroups {
-  ShardingGroups() = default;
-  ShardingGroups(const Job& job, const Plan& plan);
+// Bytes of a parameter as gathered and used.
+double weight_bytes(const Plan& plan);
 
-  GroupShape dense_shard;
-  GroupShape dense_replica;
-  GroupShape expert_shard;
-  GroupShape expert_replica;
-  GroupShape embedding;
-};
-
-// What one rank does after the pipeline, as far as it does not depend on the work of a microbatch.
-struct RankUpdate {
-  BesideCost reduce;           // reduce-scatter
-  BesideCost replica;          // all-reduce of the shards between replicas
-  BesideCost all_reduce;       // of whole gradients: no sharding; between replicas, too
-  BesideCost gather;           // of all parameters
-  BesideCost regather;         // native, ZeRO 3: of those that a backward pass gathers again
-  BesideCost add;              // of a reduced gradient to the rank's sum of those before
-  FsdpShares of_fsdp;          // Megatron-FSDP's
-  double gather_copies_s = 0;  // into and out of the buffers of one gather
-  double reduce_copies_s = 0;
-  double part_to_host_s = 0;    // DeepSpeed: of this rank's part of the weights, over PCIe
-  double tied_s = 0;            // of the embedding table, reduced between the end stages
-  double largest_values_s = 0;  // of fp8 weights, of which each rank has updated a part
-  double optimizer_s = 0;
-};
-
-// What a rank reduces, gathers and updates.
-struct RankParameters {
-  LocalParameters held;
-  LocalParameters regathered = {};  // our own trainer's, for a backward pass under ZeRO 3
-  std::int64_t tied_elements = 0;   // of the embedding table that the end stages share
-  HeldBlocks blocks = {};           // what Muon's matrices are in
-};
-
-RankUpdate rank_update(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                       const RankParameters& parameters);
-
-// What communication may hide behind: one microbatch.
-struct MicrobatchWork {
-  double forward_s = 0;
-  double backward_s = 0;
-  double host_s = 0;  // of these, while the GPU waits for the host
-
-  double total_s() const { return forward_s + backward_s; }
-};
+RankUpdate rank_update(const Job& job, const Plan& plan, const UpdateTimes& times,
+                       const ShardingGroups& groups, const RankParameters& parameters);
 
 // The communication of the update that stays visible, over all microbatches.
-double exposed_data_parallel_s(const Job& job, const Plan& plan, const RankUpdate& update,
-                               std::int64_t microbatches, const MicrobatchWork& work);
+double exposed_data_parallel_s(const Job& job, const Plan& plan, const UpdateTimes& times,
+                               const RankUpdate& update, std::int64_t microbatches,
+                               const MicrobatchWork& work);
 
-double optimizer_s(const Job& job, const Plan& plan, const ShardingGroups& groups,
-                   const RankParameters& rank);
+double optimizer_s(const Job& job, const Plan& plan, const UpdateTimes& times,
+                   const ShardingGroups& groups, const RankParameters& rank);
+
+// --- what a framework's update is made of ---
+
+// Gathers and reductions that stay visible where every one runs beside the pass that it belongs to:
+// ZeRO 0 reduces once; 1 reduces once and gathers the updated parameters; 2 keeps gradients
+// sharded, so every microbatch reduces; 3 gathers every block for forward and for backward and
+// reduces, every microbatch, with the next block in flight (arXiv 1910.02054 section 7).
+double exposed_by_zero_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                         double microbatches, const MicrobatchWork& work);
+
+// The same of ZeRO 0 to 2 where a sum of whole gradients, as profiles may want, takes so long.
+double exposed_below_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                              double microbatches, const MicrobatchWork& work, double summed_s);
+// Of ZeRO 3, in every microbatch.
+double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
+                                  const MicrobatchWork& work);
 
 }  // namespace shardplan

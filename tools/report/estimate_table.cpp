@@ -1,7 +1,7 @@
 // An estimate for people: verdict first, GiB, what the answer rests on.
 #include <algorithm>
 
-#include "estimator/frameworks/deepspeed/host.h"
+#include "estimator/frameworks/deepspeed/host_memory.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/kernel_time.h"
 #include "tools/options/plan_words.h"

@@ -2,7 +2,7 @@
 // text that reads back equal. The words are those of case lines.
 #include <nlohmann/json.hpp>
 
-#include "estimator/frameworks/deepspeed/host.h"
+#include "estimator/frameworks/deepspeed/host_memory.h"
 #include "estimator/plan/parameters.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/words.h"

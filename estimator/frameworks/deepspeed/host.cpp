@@ -1,90 +1,68 @@
 #include "estimator/frameworks/deepspeed/host.h"
 
-#include <algorithm>
-#include <bit>
-#include <vector>
-
-#include "estimator/frameworks/deepspeed/buckets.h"
-#include "estimator/frameworks/deepspeed/state.h"
-#include "estimator/ledger/block_rows.h"
-#include "estimator/plan/units.h"
+#include "estimator/frameworks/deepspeed/partitioned.h"
+#include "estimator/time/host_time.h"
 
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kFp32 = 4;
-constexpr std::int64_t kMoments = 8;  // in fp32, never page-locked
+// What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
+// ZeRO-3's at modules and gradients (data/measured/deepspeed_h200.jsonl, ds-host-..., less the
+// gathers of the three weights of these layers that are large enough).
+constexpr HostCost kZero2Hooks = microseconds(0, 1700);
+constexpr HostCost kZero3Hooks = microseconds(2300, 3520);
+// What ZeRO-3 adds for each weight that it gathers and lets go of, in either direction; with
+// several ranks; and for each of those where several weights share a gather, whose parts
+// AllGatherCoalescedHandle.wait puts together one by one (runtime/zero/partition_parameters.py of
+// 0.19.6). Shares of the hooks above, from Python's time on a CPU with collectives that move
+// nothing (Llama-3-8B's layers in torch's group "fake" of 1 to 256 ranks): 14 gathers instead of 4
+// take a fifth more, with 2 ranks a third, with 64 two thirds.
+constexpr HostCost kZero3Gather = microseconds(200, 160);
+constexpr HostCost kZero3SharedGather = microseconds(60, 50);
+constexpr HostCost kZero3GatheredRank = microseconds(4, 4);
+constexpr HostCost kZero3Ends = microseconds(5000, 9000);
+// A layer has 9 gradients and 13 modules; norms of q and of k add two of either.
+constexpr double kZero2HeadNorms = 2.0 / 9;
+constexpr double kZero3HeadNorms = 2.0 / 13;
 
-std::int64_t page_locked(std::int64_t bytes) {
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(bytes)));
+// Launches of q's and k's norms, not measured: of Hugging Face's layer, 38 kernels forward and
+// about 80 backward in the times below, each norm has 8 and 16.
+constexpr HostCost kEagerHeadNorms = microseconds(380, 640);
+
+// Hugging Face's eager layer under ZeRO-1: a sixteenth of the difference between models of 2
+// and 6 layers and four microbatches (data/measured/deepspeed_h200.jsonl, ds-host-z1-...).
+constexpr HostTable kTable = {.host_slowdown = kMeasuringHost,
+                              .layer = microseconds(900, 1600),
+                              .head_norms = kEagerHeadNorms,
+                              .ends = microseconds(1700, 2500)};
+
+// Of ZeRO-2 and 3.
+HostCost layer_hooks(const Job& job, const Plan& plan, const LayerSpec& /*layer*/) {
+  HostCost cost;
+  if (plan.zero <= 1) {
+    return cost;
+  }
+  const double head_norms = plan.zero == 2 ? kZero2HeadNorms : kZero3HeadNorms;
+  add(cost, 1 + (job.model.qk_norm ? head_norms : 0), plan.zero == 2 ? kZero2Hooks : kZero3Hooks);
+  if (plan.zero == 3) {
+    const DividedTensors weights = zero3_divided_tensors(job);
+    const auto ranks = static_cast<double>(data_parallel_size(job, plan));
+    add(cost, weights.all, kZero3Gather);
+    add(cost, ranks > 1 ? weights.all : 0, kZero3SharedGather);
+    add(cost, weights.gathered_together * (ranks - 1), kZero3GatheredRank);
+  }
+  return cost;
 }
 
-std::int64_t held(const Job& job, std::int64_t bytes) {
-  return job.profile.offload_pin_memory ? page_locked(bytes) : bytes;
-}
-
-// Whole tensors that a rank's share reaches into, where microbatches are added up
-// (accumulated_grads_in_cpu); of the rank that has the most.
-std::int64_t accumulated_bytes(const Job& job, std::int64_t half, std::int64_t share,
-                               std::int64_t ranks) {
-  std::vector<std::int64_t> bytes(static_cast<std::size_t>(ranks), 0);
-  for (const FlatRange& tensor : deepspeed_ranges(job.model)) {
-    for (std::int64_t rank = tensor.begin / share; rank * share < tensor.end; ++rank) {
-      bytes[static_cast<std::size_t>(rank)] += held(job, half * tensor.elements());
-    }
-  }
-  return std::ranges::max(bytes);
-}
-
-// Main parameters, gradients and moments in fp32, weights for the way back, the buffer of the
-// largest tensor (temp_grad_buffer_for_cpu_offload).
-std::int64_t flat_bytes(const Job& job, const Plan& plan, std::int64_t half) {
-  if (plan.offload.optimizer == 0) {
-    return 0;
-  }
-  const std::int64_t ranks = dense_shard_size(job, plan);
-  const std::int64_t share = deepspeed_share(job.model, ranks);
-  const std::int64_t largest = std::ranges::max(deepspeed_tensors(job.model));
-  return 2 * held(job, kFp32 * share) + kMoments * share + held(job, half * share) +
-         held(job, half * largest) +
-         (num_microbatches(job, plan) > 1 ? accumulated_bytes(job, half, share, ranks) : 0);
-}
-
-// By sub-groups: main parameters and moments of those on the host, gradients in fp32 of all, which
-// those on the GPU had on the host first; gradients in bf16. Offloaded parameters lie in one tensor
-// that is always page-locked, and lay one by one before (zero.Init).
-std::int64_t partitioned_bytes(const Job& job, const Plan& plan, std::int64_t half) {
-  const std::int64_t ranks = dense_shard_size(job, plan);
-  std::int64_t parts = 0;
-  std::int64_t one_by_one = 0;
-  for (const std::int64_t elements : deepspeed_tensors(job.model)) {
-    const std::int64_t part = div_ceil(elements, ranks);
-    parts += part;
-    one_by_one += job.profile.offload_pin_memory ? page_locked(half * part) : 0;
-  }
-  std::int64_t bytes = plan.offload.parameters ? page_locked(half * parts) + one_by_one : 0;
-  if (plan.offload.optimizer == 0) {
-    return bytes;
-  }
-  const std::vector<std::int64_t> groups = deepspeed_sub_groups(job, plan);
-  const std::int64_t on_gpu = deepspeed_sub_groups_on_gpu(plan, std::ssize(groups));
-  for (std::int64_t i = 0; i < std::ssize(groups); ++i) {
-    const std::int64_t elements = groups[static_cast<std::size_t>(i)];
-    const bool is_on_host = i >= on_gpu;
-    bytes += is_on_host ? (kFp32 + kMoments) * elements : 0;
-    bytes += is_on_host || job.profile.offload_pin_memory ? held(job, kFp32 * elements) : 0;
-  }
-  return bytes + held(job, half * parts);
+HostCost end_hooks(const Job& /*job*/, const Plan& plan) {
+  return plan.zero == 3 ? kZero3Ends : HostCost{};
 }
 
 }  // namespace
 
-std::int64_t deepspeed_host_bytes(const Job& job, const Plan& plan) {
-  if (job.profile.memory_model != MemoryModel::kDeepspeed) {
-    return 0;
-  }
-  const std::int64_t half = bytes_of(activation_dtype(plan.precision));
-  return plan.zero == 3 ? partitioned_bytes(job, plan, half) : flat_bytes(job, plan, half);
-}
+constinit const HostLaunches kDeepspeedHost = {
+    .table = [](const FrameworkProfile&) { return &kTable; },
+    .layer_hooks = layer_hooks,
+    .end_hooks = end_hooks};
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 #include "estimator/frameworks/deepspeed/kernels.h"
 
 #include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/host.h"
 #include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/plan/number.h"
@@ -106,6 +107,7 @@ KernelBytes weight_gradient(const Job&, const Plan& plan) {
 }  // namespace
 
 constinit const BlockKernels kDeepspeedKernels = {
+    .host = kDeepspeedHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
     .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },

@@ -155,11 +155,6 @@ bool is_megatron_fsdp(const Job& job, const Plan& plan) {
   return job.profile.memory_model == MemoryModel::kMegatron && plan.zero >= 2;
 }
 
-Plan without_fsdp(const Job& job, Plan plan) {
-  plan.zero = is_megatron_fsdp(job, plan) ? 1 : plan.zero;
-  return plan;
-}
-
 DType fsdp_gradient_dtype(const Plan& plan) {
   return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
 }
@@ -202,7 +197,7 @@ FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& la
   return buffers;
 }
 
-FsdpShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held) {
+LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held) {
   const std::int64_t layers = std::ssize(job.model.layers);
   const std::int64_t mixtures = std::ranges::count(job.model.layers, true, &LayerSpec::is_moe);
   const bool divides_experts = expert_state_shards(job, plan) > 1;

@@ -9,13 +9,12 @@
 
 #include "estimator/ledger/fsdp_buffers.h"
 #include "estimator/ledger/stage_layout.h"
+#include "estimator/time/update_times.h"
 
 namespace shardplan {
 
 // Whether the plan is one of Megatron-FSDP.
 bool is_megatron_fsdp(const Job& job, const Plan& plan);
-// The plan, under ZeRO-1 if it is one.
-Plan without_fsdp(const Job& job, Plan plan);
 // What it accumulates and reduces gradients in.
 DType fsdp_gradient_dtype(const Plan& plan);
 // Whether weight gradients are added to the main gradients by their products. The output layer
@@ -34,16 +33,10 @@ struct RowMultiples {
 };
 RowMultiples row_multiples(const Job& job, const Plan& plan, BlockKind kind);
 
-// Shares of what a rank of ZeRO-3 gathers and reduces: layers twice and once for every microbatch,
-// the rest, embedding and head, is gathered once a step.
-struct FsdpShares {
-  double layers = 1;
-  double first = 0;  // of a layer, which begins a forward pass or ends a backward one
-  double ahead = 0;  // of it and those ahead: AllGatherPipeline.all_gather_params issues buckets in
-                     // the model's order, so that a backward pass begins behind them
-};
-// `held`: elements that the rank has of what is divided.
-FsdpShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
+// Shares of what a rank of ZeRO-3 gathers and reduces. AllGatherPipeline.all_gather_params issues
+// buckets in the model's order, so that a backward pass begins behind those ahead. `held`: elements
+// that the rank has of what is divided.
+LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
 
 // Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
 std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& layout);

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/expert_kernels.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/host.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/number.h"
@@ -206,7 +207,8 @@ constexpr double kApartProduct = 4.4e-6;
 
 }  // namespace
 
-constinit const BlockKernels kMegatronKernels = {.layer = engine_layer_kernels,
+constinit const BlockKernels kMegatronKernels = {.host = kMegatronHost,
+                                                 .layer = engine_layer_kernels,
                                                  .weight_gradient = weight_gradient,
                                                  .adds_weight_gradients = fuses_weight_gradients,
                                                  .fp8_rounding = engine_rounding,
@@ -223,7 +225,8 @@ constinit const BlockKernels kMegatronKernels = {.layer = engine_layer_kernels,
                                                  .loss = engine_loss_kernels,
                                                  .replay = replay};
 
-constinit const BlockKernels kMegatronLocalKernels = {.layer = local_layer_kernels,
+constinit const BlockKernels kMegatronLocalKernels = {.host = kMegatronLocalHost,
+                                                      .layer = local_layer_kernels,
                                                       .weight_gradient = plain_weight_gradient,
                                                       .expert_choice = megatron_expert_choice,
                                                       .expert_exchange = megatron_expert_exchange,
@@ -231,7 +234,8 @@ constinit const BlockKernels kMegatronLocalKernels = {.layer = local_layer_kerne
                                                       .table_gradient = table_gradient,
                                                       .loss = local_loss_kernels};
 
-constinit const BlockKernels kMegatronPaperKernels = {.layer = paper_layer_kernels,
+constinit const BlockKernels kMegatronPaperKernels = {.host = kUnmeasuredHost,
+                                                      .layer = paper_layer_kernels,
                                                       .weight_gradient = plain_weight_gradient,
                                                       .expert_exchange = megatron_expert_exchange,
                                                       .exchange_cost = megatron_exchange_cost,

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "estimator/frameworks/megatron/host.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/parameters.h"
 #include "estimator/time/elementwise.h"
-#include "estimator/time/host_time.h"
 #include "estimator/time/kernel_time.h"
 
 namespace shardplan {

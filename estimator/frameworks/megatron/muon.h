@@ -10,6 +10,7 @@
 
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/plan/job.h"
+#include "estimator/time/update_times.h"
 
 namespace shardplan {
 
@@ -27,15 +28,6 @@ struct MuonTensor {
   std::int64_t elements() const { return rows * columns; }
 };
 
-// What a stage holds; tables: embedding, head and a copy of the embedding, as far as it has them.
-struct HeldBlocks {
-  std::int64_t dense_layers = 0;
-  std::int64_t moe_layers = 0;
-  std::int64_t mtp_modules = 0;
-  std::int64_t tables = 0;
-  bool has_final_norm = false;
-  friend bool operator==(const HeldBlocks&, const HeldBlocks&) = default;
-};
 HeldBlocks held_blocks(const Job& job, const StageLayout& stage);
 
 // In the order in which ranks are dealt them: small before large (shard_params).

@@ -1,6 +1,7 @@
 // Every number counts how often one element is read or written; e is its size.
 #include "estimator/frameworks/nanotron/kernels.h"
 
+#include "estimator/frameworks/nanotron/host.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 
 namespace shardplan {
@@ -44,6 +45,7 @@ LossKernels loss_kernels(const Job&, const Plan&, std::int64_t tokens) {
 }  // namespace
 
 constinit const BlockKernels kNanotronKernels = {
+    .host = kNanotronHost,
     .layer = layer_kernels,
     .weight_gradient = [](const Job&, const Plan& plan) { return added_gradient(plan); },
     .attention_backend = [](const Job&, const Plan&) { return AttentionBackend::kFlash; },

@@ -179,6 +179,7 @@ bool attends_on_warpgroups(const GpuSpec& gpu, std::int64_t head_dim) {
 }
 
 constinit const BlockKernels kNativeKernels = {
+    .host = kUnmeasuredHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
     .fp8_rounding = rounding,

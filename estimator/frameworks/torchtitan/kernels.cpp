@@ -5,6 +5,7 @@
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
+#include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan {
@@ -151,6 +152,7 @@ std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
 }
 
 constinit const BlockKernels kTorchtitanKernels = {
+    .host = kTorchtitanHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
     .context_parallel_merges = torchtitan_ring_merges,

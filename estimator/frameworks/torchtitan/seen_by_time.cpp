@@ -2,8 +2,8 @@
 
 #include <bit>
 
+#include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/frameworks/torchtitan/kernels.h"
-#include "estimator/time/host_time.h"
 
 namespace shardplan {
 

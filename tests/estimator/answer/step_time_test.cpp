@@ -8,13 +8,13 @@
 #include <string>
 
 #include "estimator/answer/model_times.h"
-#include "estimator/answer/step_pieces.h"
+#include "estimator/answer/pipeline_step.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/time/block_time.h"
-#include "estimator/time/host_time.h"
-#include "estimator/time/sharding_time.h"
+#include "tests/estimator/host_costs.h"
 #include "tests/estimator/llama_job.h"
+#include "tests/estimator/rank_updates.h"
 
 namespace shardplan {
 namespace {
@@ -69,78 +69,6 @@ TEST_CASE("without pipeline, sharding or communication a step is its microbatche
   CHECK(eight.tokens_per_s_per_gpu > four.tokens_per_s_per_gpu);
 }
 
-TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO divides them") {
-  Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
-  const LocalParameters parameters = {.dense = 1'000'000'000, .expert = 0};
-  const double whole_s = 34e9 / (4.8e12 * 0.85);
-  const auto seconds = [&](std::int64_t zero) {
-    const Plan plan = {.zero = zero};
-    return optimizer_s(job, plan, ShardingGroups(job, plan), {.held = parameters});
-  };
-  CHECK(seconds(0) == doctest::Approx(whole_s));
-  CHECK(seconds(1) == doctest::Approx(whole_s / 8));
-  CHECK(seconds(3) == doctest::Approx(whole_s / 8));
-}
-
-// Kernels over lists of tensors: norm, scaling, FusedAdam; weights and zeros; gradients divided by
-// the ranks. Two profiles on H200, of models of 2.80 and 3.81 billion parameters on one rank.
-TEST_CASE("Megatron-core's update moves 50 bytes per parameter and took what was measured") {
-  Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kMegatron);
-  job.cluster.gpus_per_node = 1;
-  job.cluster.gpu.times.emplace().copy_bytes_per_s = 4.225e12;
-  const auto seconds = [&](const Plan& plan, std::int64_t parameters) {
-    return optimizer_s(job, plan, ShardingGroups(job, plan),
-                       {.held = {.dense = parameters, .expert = 0}});
-  };
-  const double billion = 1e9 / 4.225e12;
-  CHECK(seconds({.zero = 1}, 1'000'000'000) == doctest::Approx(billion * (40 / 0.8 + 10 / 0.93)));
-  CHECK(seconds({.zero = 1}, 2795573248) ==
-        doctest::Approx(23.464e-3 + 6.16e-3 + 3.27e-3 + 3.9e-3 + 2.389e-3).epsilon(0.05));
-  CHECK(seconds({.zero = 1}, 3812663296) ==
-        doctest::Approx(32.084e-3 + 8.414e-3 + 4.474e-3 + 5.231e-3 + 3.257e-3).epsilon(0.05));
-  // Gradients in bf16 become fp32 for an optimizer that takes no others.
-  const Plan bf16 = {.zero = 1, .grad_dtype = DType::kBf16};
-  CHECK(seconds(bf16, 1'000'000'000) ==
-        doctest::Approx(billion * (40 / 0.8 + 8 / 0.93 + 6 / 0.57)));
-  Plan aware = bf16;
-  aware.exp_avg_dtype = DType::kBf16;
-  aware.exp_avg_sq_dtype = DType::kBf16;
-  CHECK(seconds(aware, 1'000'000'000) == doctest::Approx(billion * (24 / 0.8 + 8 / 0.93)));
-  job.cluster.gpus_per_node = 8;
-  const double shared = seconds({.zero = 1}, 8'000'000'000);
-  CHECK(shared == doctest::Approx(billion * (40 / 0.8 + 6 / 0.93 + 8 * (4 / 0.93 + 8 / 0.73))));
-}
-
-TEST_CASE("an optimizer on the host crosses PCIe and runs at the GPU's share of host memory") {
-  Job job = job_on_h200();
-  job.cluster.host_memory_bytes_per_s = 76.8e9;
-  const LocalParameters parameters = {.dense = 8'000'000'000, .expert = 0};
-  const auto seconds = [&](double share) {
-    const Plan plan = {.zero = 1, .offload = {.optimizer = share}};
-    return optimizer_s(job, plan, ShardingGroups(job, plan), {.held = parameters});
-  };
-  // A billion parameters a rank: 4 bytes to the host, 2 back, 180 bytes' time in its memory; the
-  // gradients of all eight are zeroed and divided where they are.
-  const double buffer_s = 8e9 * (4 / 0.93 + 8 / 0.73) * 0.93 / (4.8e12 * 0.85);
-  CHECK(seconds(1) == doctest::Approx(6e9 / (64e9 * 0.8) + 180e9 / 76.8e9 + buffer_s));
-  CHECK(seconds(0.5) == doctest::Approx((seconds(0) + seconds(1)) / 2));
-}
-
-TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
-  Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
-  const auto gather_s = [&](std::int64_t zero, double latency_s) {
-    const Plan plan = {.zero = zero};
-    job.cluster.intra_node_latency_s = latency_s;
-    return rank_update(job, plan, ShardingGroups(job, plan), {.held = {.dense = 1'000'000}})
-        .gather.alone_s;
-  };
-  CHECK(gather_s(1, 1e-3) - gather_s(1, 0) == doctest::Approx(7e-3));
-  CHECK(gather_s(3, 1e-3) - gather_s(3, 0) == doctest::Approx(34 * 7e-3));
-}
-
 TEST_CASE("ZeRO 2 reduces gradients for every microbatch, ZeRO 1 once") {
   const Job job = job_on_h200();  // 8 microbatches on each of 8 ranks
   const double one = estimate_step_time(job, {.zero = 1}).exposed_dp_s;
@@ -163,25 +91,6 @@ TEST_CASE("gradient reduction hides behind a microbatch's backward only where th
   job.profile.overlap_param_gather = false;
   job.profile.exposed_dp_share = 0.5;
   CHECK(estimate_step_time(job, {.zero = 1}).exposed_dp_s == doctest::Approx(exposed / 2));
-}
-
-TEST_CASE("our trainer's gradients and weights wait behind the step unless units overlap") {
-  Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
-  const auto exposed = [&](bool reduces, bool gathers, std::int64_t zero) {
-    job.profile.overlap_grad_reduce = reduces;
-    job.profile.overlap_param_gather = gathers;
-    return estimate_step_time(job, {.dp = 8, .zero = zero}).exposed_dp_s;
-  };
-  const double behind = exposed(false, false, 1);
-  const double gathered = exposed(false, true, 1);
-  const double both = exposed(true, true, 1);
-  // 2 bytes gathered against 4 reduced, and 34 units of which one is never hidden; beside the
-  // others products lose.
-  const double left = (1 + 33 * (1 - 0.92) / 0.28) / 34;
-  CHECK(gathered == doctest::Approx(behind * (2 + left) / 3).epsilon(0.001));
-  CHECK(both == doctest::Approx(behind * left).epsilon(0.001));
-  CHECK(exposed(true, false, 3) == exposed(false, false, 3));
 }
 
 TEST_CASE(
@@ -236,52 +145,9 @@ TEST_CASE("hybrid sharding stays inside the node except for the shards of the gr
   const double reduce_s = 4 * elements * inside;
   const double between_nodes_s = 2 * 4 * elements / 8 * 7 / 8 / (50e9 * 0.85);
   const double gather_s = 2 * elements * inside;
-  const RankUpdate update =
-      rank_update(job, plan, ShardingGroups(job, plan), {.held = {.dense = 4'000'000'000}});
+  const RankUpdate update = rank_update(job, plan, {.held = {.dense = 4'000'000'000}});
   const double seconds = exposed_data_parallel_s(job, plan, update, 1, {});
   CHECK(seconds == doctest::Approx(reduce_s + between_nodes_s + gather_s).epsilon(0.01));
-}
-
-TEST_CASE("the native trainer gathers layers for both passes and sums replicas once a step") {
-  Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
-  job.cluster.nodes = 2;
-  Plan plan = {.dp_replicate = 2, .zero = 3};
-  const RankUpdate update =
-      rank_update(job, plan, ShardingGroups(job, plan),
-                  {.held = {.dense = 4'000'000'000}, .regathered = {.dense = 3'000'000'000}});
-  const double inside = 7.0 / 8 / (450e9 * 0.82);
-  const double gathers_s = 2 * (4e9 + 3e9) * inside;
-  const double reduces_s = 4 * 4e9 * inside;
-  const double added_s = 12 * 4e9 / 8 / (4.8e12 * 0.85);
-  const double between_nodes_s = 2 * 4 * 4e9 / 8 / 2 / (50e9 * 0.85);
-  const auto visible_s = [&](std::int64_t microbatches) {
-    return exposed_data_parallel_s(job, plan, update, microbatches, {});
-  };
-  CHECK(visible_s(1) == doctest::Approx(gathers_s + reduces_s + between_nodes_s).epsilon(0.01));
-  CHECK(visible_s(5) - visible_s(3) ==
-        doctest::Approx(2 * (gathers_s + reduces_s + added_s)).epsilon(0.01));
-  plan.zero = 2;
-  CHECK(visible_s(1) ==
-        doctest::Approx(2 * 4e9 * inside + reduces_s + between_nodes_s).epsilon(0.01));
-}
-
-TEST_CASE(
-    "a backward pass gathers neither the ends of the model nor, without stages, its last layer") {
-  const Job job = job_on_h200();
-  const auto regathered = [&](const Plan& plan) {
-    std::vector<std::int64_t> dense;
-    for (const RankParameters& rank : rank_parameters(
-             job, step_layout(job, plan, layer_kinds(job.model)), model_times(job, plan))) {
-      dense.push_back(rank.regathered.dense);
-    }
-    return dense;
-  };
-  const std::int64_t layer = 218'112'000;  // Llama-3-8B
-  CHECK(regathered({.zero = 3}) == std::vector<std::int64_t>{31 * layer});
-  for (const std::int64_t dense : regathered({.pp = 4, .zero = 3, .schedule = Schedule::k1F1B})) {
-    CHECK(dense == 8 * layer);
-  }
 }
 
 TEST_CASE("tied embeddings reduce one table between the end stages, unless the V joins them") {
@@ -417,9 +283,8 @@ Plan torchtitan_plan(std::int64_t tp, std::int64_t micro_batch, const Recompute&
 
 TEST_CASE("measured torchtitan steps of Llama-3-8B on eight H200 lie within 20 %") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
-  job.profile.compile = true;
   job.profile.vocab_multiple = 1;
+  job.profile.cross_entropy = CrossEntropyKind::kUnfused;
   const Recompute none;
   Recompute full;
   full.granularity = RecomputeGranularity::kFull;

@@ -9,6 +9,7 @@
 #include "estimator/time/block_work.h"
 #include "estimator/time/collective_time.h"
 #include "estimator/time/model_flops.h"
+#include "tests/estimator/host_costs.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {

@@ -10,7 +10,7 @@
 #include "data/read/library.h"
 #include "estimator/answer/step_time.h"
 #include "estimator/estimate.h"
-#include "estimator/frameworks/deepspeed/host.h"
+#include "estimator/frameworks/deepspeed/host_memory.h"
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
 #include "estimator/price/price.h"

@@ -11,8 +11,8 @@
 #include "estimator/answer/stage_memory.h"
 #include "estimator/estimate.h"
 #include "estimator/ledger/block_rows.h"
-#include "estimator/time/sharding_time.h"
 #include "tests/estimator/broken_plans.h"
+#include "tests/estimator/rank_updates.h"
 
 namespace shardplan {
 namespace {
@@ -235,7 +235,7 @@ TEST_CASE("kernels that write fp8 weights move what the recipe reads and writes"
 TEST_CASE("fp8_param_gather gathers linear weights in one byte, with mxfp8 all in two") {
   const Plan plan = fp8_plan();
   const auto gather_s = [&](const Job& job, const LocalParameters& held) {
-    return rank_update(job, plan, ShardingGroups(job, plan), {.held = held}).gather.alone_s;
+    return rank_update(job, plan, {.held = held}).gather.alone_s;
   };
   const LocalParameters linear = {.dense = 1'000'000'000, .linear = 1'000'000'000};
   const LocalParameters half = {.dense = 500'000'000, .linear = 500'000'000};
@@ -247,10 +247,8 @@ TEST_CASE("fp8_param_gather gathers linear weights in one byte, with mxfp8 all i
   const Job mxfp8 = param_gather(small_job(kBlackwell, Fp8Recipe::kMxfp8));
   CHECK(gather_s(mxfp8, linear) == gather_s(small_job(kBlackwell, Fp8Recipe::kMxfp8), linear));
   // One value a tensor: a latency.
-  CHECK(
-      rank_update(beside, plan, ShardingGroups(beside, plan), {.held = linear}).largest_values_s ==
-      0);
-  const RankUpdate update = rank_update(alone, plan, ShardingGroups(alone, plan), {.held = linear});
+  CHECK(rank_update(beside, plan, {.held = linear}).largest_values_s == 0);
+  const RankUpdate update = rank_update(alone, plan, {.held = linear});
   CHECK(update.largest_values_s > 0);
   CHECK(update.largest_values_s < 1e-3);
 }

@@ -7,7 +7,7 @@
 #include "data/read/library.h"
 #include "estimator/answer/model_times.h"
 #include "estimator/answer/stage_memory.h"
-#include "estimator/answer/step_pieces.h"
+#include "estimator/answer/pipeline_step.h"
 #include "estimator/answer/step_time.h"
 #include "estimator/estimate.h"
 #include "estimator/plan/parameters.h"

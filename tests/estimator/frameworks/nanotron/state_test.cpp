@@ -13,7 +13,7 @@
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/stage_state.h"
 #include "estimator/answer/stage_timeline.h"
-#include "estimator/answer/step_pieces.h"
+#include "estimator/answer/pipeline_step.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/nanotron/blocks.h"
 #include "estimator/ledger/block_memory.h"

@@ -1,17 +1,15 @@
-// What the time of a step is composed from: kinds of chunks, their work on one microbatch, and what
-// every kind of rank does after the pipeline. estimate_step_time makes them for one plan; search
-// keeps them, so that both have the same numbers to the last bit.
+// Kinds of chunks, their work on one microbatch, and what every kind of rank has of it.
+// estimate_step_time makes them for one plan; search keeps them, so that both have the same numbers
+// to the last bit.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "estimator/answer/step_time.h"
 #include "estimator/time/block_time.h"
 #include "estimator/time/pipeline_time.h"
-#include "estimator/time/sharding_time.h"
+#include "estimator/time/update_times.h"
 
 namespace shardplan {
 
@@ -23,7 +21,7 @@ struct ChunkKind {
   std::vector<std::int64_t> counts = {};
   bool is_first = false;  // of the model: embedding
   bool has_head = false;  // head, multi-token prediction
-  bool has_cast = false;  // of logits, with the head but in nanotron
+  bool has_cast = false;  // of logits, with the head where a framework never parts them
   bool has_loss = false;  // likewise
   friend bool operator==(const ChunkKind&, const ChunkKind&) = default;
 
@@ -74,7 +72,7 @@ struct PlainChunkTime {
 
 // One microbatch in one chunk, or summed over the chunks of one rank: without what recomputation
 // adds, with the exposed sends of activations and of gradients, what the host does around them, and
-// what it waits for as it receives (nanotron).
+// what it waits for as it receives.
 struct ChunkWork {
   BlockTime blocks;
   double forward_send_s = 0;
@@ -86,7 +84,7 @@ struct ChunkWork {
 // What is sent of a microbatch to a neighbouring stage, as far as it stays visible.
 struct SendTimes {
   double hidden_s = 0;
-  double logits_s = 0;       // to a stage that casts them (nanotron)
+  double logits_s = 0;       // to a stage that casts them
   double cast_logits_s = 0;  // to one that has the loss alone, in fp32
   HostCost pass = {};        // of the host, around a chunk's pass
 };
@@ -101,26 +99,6 @@ void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& tim
 void rank_works(const StepLayout& layout, std::span<const ChunkWork> works,
                 std::span<ChunkWork> of_ranks);
 
-// A rank's work added up as a step's parts need it, but for recomputation.
-struct RankWork {
-  PlainChunkTime time;
-  double compute_s = 0;
-  double exposed_tp_s = 0;
-  double exposed_cp_s = 0;
-  double exposed_ep_s = 0;
-  double sends_s = 0;
-  double host_s = 0;
-};
-RankWork added_up(const ChunkWork& work);
-MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay);
-// Of the rank that takes longest. What ZeRO 2 and 3 gather and reduce in every microbatch has so
-// long on every rank, as all wait for the slowest; the others' communication follows a rank's own
-// last microbatch.
-MicrobatchWork longest_work(std::span<const RankWork> works,
-                            std::span<const ReplaySeconds> replays);
-const MicrobatchWork& hides_behind(const FrameworkProfile& profile, const Plan& plan,
-                                   const MicrobatchWork& own, const MicrobatchWork& longest);
-
 // The same of what recomputation adds.
 void rank_replays(const StepLayout& layout, std::span<const ReplaySeconds> replays,
                   std::span<ReplaySeconds> of_ranks);
@@ -128,30 +106,5 @@ void rank_replays(const StepLayout& layout, std::span<const ReplaySeconds> repla
 // Of every kind of rank.
 std::vector<RankParameters> rank_parameters(const Job& job, const StepLayout& layout,
                                             const ModelTimes& times);
-
-// A rank that may be the slowest after the pipeline: its work on one microbatch, which
-// communication may hide behind, and its kind.
-struct DecidingRank {
-  MicrobatchWork work;
-  std::size_t kind = 0;
-};
-
-// What the pipeline takes of a step, and the ranks that decide what follows: the stages step
-// together, and the slowest of both ends of the model and the critical rank is waited for.
-struct PipelineStep {
-  StepTime parts;  // all but data parallelism and the optimizer
-  std::array<DecidingRank, 3> ranks;
-  std::size_t num_ranks = 0;
-  MicrobatchWork longest;  // of all ranks
-};
-
-// `works` and `replays` by kind of rank.
-PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,
-                           std::span<const RankWork> works, std::span<const ReplaySeconds> replays,
-                           const PipelineTime& pipeline);
-
-// Parts, total and speed of the whole step.
-StepTime step_time_of(const Job& job, const Plan& plan, std::int64_t num_microbatches,
-                      const PipelineStep& pipeline, std::span<const RankUpdate> updates);
 
 }  // namespace shardplan

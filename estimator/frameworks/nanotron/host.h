@@ -1,0 +1,10 @@
+// What hosts take to launch nanotron's layers.
+#pragma once
+
+#include "estimator/time/host_launches.h"
+
+namespace shardplan {
+
+extern const HostLaunches kNanotronHost;
+
+}  // namespace shardplan

@@ -1,0 +1,10 @@
+// How nanotron updates parameters: what its optimizer and its gradient buffer move.
+#pragma once
+
+#include "estimator/time/update_times.h"
+
+namespace shardplan {
+
+extern const UpdateTimes kNanotronUpdate;
+
+}  // namespace shardplan

@@ -1,0 +1,11 @@
+// How our own trainer reduces gradients, gathers parameters and updates them
+// (validator/lower/sharding.cpp).
+#pragma once
+
+#include "estimator/time/update_times.h"
+
+namespace shardplan {
+
+extern const UpdateTimes kNativeUpdate;
+
+}  // namespace shardplan

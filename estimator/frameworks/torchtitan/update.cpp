@@ -1,0 +1,66 @@
+#include "estimator/frameworks/torchtitan/update.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/pieces/adamw_kernels.h"
+#include "estimator/frameworks/torchtitan/host.h"
+#include "estimator/plan/number.h"
+#include "estimator/time/sharding_time.h"
+
+namespace shardplan {
+namespace {
+
+// fp32 shards to bf16, into the input of the all-gather, and out of its output into the parameters;
+// bf16 gradients into the fp32 input of the reduce-scatter.
+constexpr KernelBytes kCastShard = {.converted = 6};
+constexpr KernelBytes kShardToGather = {.converted = 4};
+constexpr KernelBytes kGathered = {.streamed = 4};
+constexpr KernelBytes kChunked = {.converted = 6};
+
+// Every layer has a collective of its own, embedding one, and head and norm one, and each takes the
+// steps of its ring (torchtitan v0.2.2 models/llama3/infra/parallelize.py, apply_fsdp).
+double num_collectives(const Job& job, const Plan& plan) {
+  return plan.zero == 3 ? number(std::ssize(job.model.layers)) / number(plan.pp) + 2 : 1;
+}
+
+void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const GroupParameters& part,
+                const GroupShape& shard) {
+  if (plan.zero != 3) {
+    return;
+  }
+  const double whole = number(part.elements);
+  const double mine = whole / number(shard.size);
+  total.gather_copies_s +=
+      elementwise_s(job.cluster.gpu, whole * kGathered + mine * (kCastShard + kShardToGather));
+  total.reduce_copies_s += elementwise_s(job.cluster.gpu, whole * kChunked);
+}
+
+double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
+                 const MicrobatchWork& work) {
+  if (plan.zero < 3 || !gathers_once(job.profile, plan)) {
+    return exposed_by_zero_s(job, plan, update, microbatches, work);
+  }
+  const double copies_s = update.gather_copies_s + update.reduce_copies_s;
+  return beside_compute_s(update.gather, work.forward_s) +
+         (update.reduce + update.replica).alone_s +
+         std::max(0.0, copies_s - microbatches * work.host_s);
+}
+
+// torchtitan's weights are the main parameters, and its gradients are scaled by a kernel of their
+// own: 4 + 8 + 28.
+KernelBytes step_kernels(const Job& job, const Plan& plan) {
+  const OptimizerBytes bytes = optimizer_bytes(job, plan);
+  return {.streamed = 4 * bytes.grad + 2 * (bytes.moments + bytes.master)};
+}
+
+}  // namespace
+
+constinit const UpdateTimes kTorchtitanUpdate = {.host = kTorchtitanHost,
+                                                 .has_wide_collectives = true,
+                                                 .num_collectives = num_collectives,
+                                                 .add_copies = add_copies,
+                                                 .gathers_once = gathers_once,
+                                                 .exposed_s = exposed_s,
+                                                 .step_kernels = step_kernels};
+
+}  // namespace shardplan

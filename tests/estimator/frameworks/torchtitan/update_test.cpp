@@ -1,0 +1,26 @@
+// FSDP2's collectives.
+#include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/torchtitan/update.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/estimator/llama_job.h"
+#include "tests/estimator/rank_updates.h"
+
+namespace shardplan {
+namespace {
+
+TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
+  Job job = job_on_h200();
+  set_framework(job.profile, MemoryModel::kTorchtitan);
+  const auto gather_s = [&](std::int64_t zero, double latency_s) {
+    const Plan plan = {.zero = zero};
+    job.cluster.intra_node_latency_s = latency_s;
+    return rank_update(job, plan, {.held = {.dense = 1'000'000}}).gather.alone_s;
+  };
+  CHECK(gather_s(1, 1e-3) - gather_s(1, 0) == doctest::Approx(7e-3));
+  CHECK(gather_s(3, 1e-3) - gather_s(3, 0) == doctest::Approx(34 * 7e-3));
+}
+
+}  // namespace
+}  // namespace shardplan
