@@ -34,6 +34,7 @@
 #include "estimator/frameworks/torchtitan/outside.h"
 #include "estimator/frameworks/torchtitan/rules.h"
 #include "estimator/frameworks/torchtitan/seen_by_time.h"
+#include "estimator/frameworks/torchtitan/state.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 
 namespace shardplan {

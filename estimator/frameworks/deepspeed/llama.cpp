@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
-#include "estimator/frameworks/torchtitan/sizes.h"
+#include "estimator/frameworks/pieces/table_gradient.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 

@@ -1,7 +1,12 @@
 // Final norm, output product and loss of torchtitan (components/loss.py).
+#include "estimator/frameworks/torchtitan/blocks/head.h"
+
 #include <array>
 
 #include "estimator/frameworks/torchtitan/blocks.h"
+#include "estimator/frameworks/torchtitan/blocks/fsdp_rows.h"
+#include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
+#include "estimator/frameworks/torchtitan/parameters.h"
 
 namespace shardplan {
 namespace {

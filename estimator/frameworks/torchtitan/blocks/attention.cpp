@@ -1,5 +1,7 @@
 // Attention of a torchtitan layer (models/llama3/model/model.py, Attention and apply_rotary_emb),
 // with what autograd, or the compiled block, keeps of it.
+#include "estimator/frameworks/torchtitan/blocks/attention.h"
+
 #include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 

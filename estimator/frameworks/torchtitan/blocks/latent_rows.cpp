@@ -2,6 +2,8 @@
 // autograd keeps of it (latent_layer.cpp plays it). Letters beside those of
 // block_rows.h: n, r, v widths of a head without rotation, with it, and of its value; lq, lk ranks
 // of the latent queries and keys.
+#include "estimator/frameworks/torchtitan/blocks/latent_rows.h"
+
 #include "estimator/frameworks/torchtitan/sizes.h"
 
 namespace shardplan {

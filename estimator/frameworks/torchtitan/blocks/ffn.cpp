@@ -1,5 +1,7 @@
 // Feed-forward part of a torchtitan layer: w2(silu(w1(x)) * w3(x)), each operation on its own in
 // eager mode; the compiled block recomputes silu in backward.
+#include "estimator/frameworks/torchtitan/blocks/ffn.h"
+
 #include <span>
 
 #include "estimator/frameworks/torchtitan/sizes.h"
