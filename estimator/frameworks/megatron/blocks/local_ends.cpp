@@ -1,45 +1,13 @@
 // Ends of the pipeline under Megatron-core's local spec: embedding, final norm, head and the
-// unfused vocabulary-parallel loss; and the table that puts the blocks together.
-#include <algorithm>
-#include <utility>
+// unfused vocabulary-parallel loss.
+#include "estimator/frameworks/megatron/blocks/local_ends.h"
 
-#include "estimator/frameworks/megatron/local_blocks.h"
+#include <algorithm>
+
+#include "estimator/frameworks/megatron/blocks/linear.h"
 
 namespace shardplan {
 namespace {
-
-// core/models/common/embeddings/language_model_embedding.py, core/tensor_parallel/layers.py
-// (VocabParallelEmbedding). Output is [b, s, h]; beyond one sequence its transposition copies.
-void add_embedding_forward(MegatronBlock& block) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const Life saved{.born = Step::kForwardInput,
-                   .last_forward_use = Step::kForwardOutput,
-                   .dies = Step::kBackwardInput};
-  const bool is_split = block.plan.tp > 1;
-  rows.keep("token_ids", s.tokens, DType::kInt64, saved, "T: token ids");
-  rows.keep("masked_token_ids", is_split ? s.tokens : 0, DType::kInt64, saved,
-            "T: ids within this rank's part of the vocabulary");
-  rows.keep("token_mask", is_split ? s.tokens : 0, DType::kBool, saved,
-            "T: ids outside this rank's part");
-  const bool transposes = block.plan.micro_batch > 1;
-  const std::int64_t full = s.hidden * s.tokens;
-  if (s.gathers_sequence) {
-    rows.use("full_output", (transposes ? 2 : 1) * full, s.dtype, Step::kForwardOutputGather,
-             Step::kForwardOutputGather, "h*T: partial sums, and beyond one sequence a copy");
-    if (transposes) {
-      rows.pass_last({{full, 1}, {full, 1}});
-    }
-    rows.use("scattered_output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardOutputGather,
-             Step::kForwardOutput, "h*u: after the reduce-scatter");
-  } else {
-    rows.use("full_output", transposes ? full : 0, s.dtype, Step::kForwardOutput,
-             Step::kForwardOutput, "h*T: before the transposition");
-  }
-  rows.use("output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardOutput,
-           Step::kForwardOutput, "h*u: becomes the input of the first layer")
-      .is_handed_on = true;
-}
 
 // aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu and Embedding.cu: beyond 3072 tokens the
 // gradient is summed in parts of ten tokens of one id; as many as there may be are allocated.
@@ -49,32 +17,6 @@ std::int64_t embedding_parts(const BlockShape& shape) {
   return shape.tokens <= kSummedAtOnce
              ? 0
              : shape.tokens / kTokensOfPart + std::min(shape.tokens, shape.local_vocab);
-}
-
-void add_embedding_backward(MegatronBlock& block) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const std::int64_t full = s.hidden * s.tokens;
-  rows.use("output_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardOutput,
-           s.gathers_sequence ? Step::kBackwardOutput : Step::kBackwardInput, "h*u")
-      .is_taken_over = true;
-  if (s.gathers_sequence) {
-    rows.use("full_output_gradient", full, s.dtype, Step::kBackwardOutput, Step::kBackwardNorm,
-             "h*T: gathered");
-  }
-  if (block.plan.tp > 1) {
-    rows.use("masked_output_gradient", full, s.dtype, Step::kBackwardNorm, Step::kBackwardInput,
-             "h*T: copy in which the rows of other ranks' tokens are zero");
-  }
-  rows.use("contiguous_output_gradient", block.plan.micro_batch > 1 ? full : 0, s.dtype,
-           Step::kBackwardInput, Step::kBackwardInput,
-           "h*T: beyond one sequence the gradient arrives transposed");
-  rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
-           Step::kBackwardInput,
-           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype");
-  rows.use("weight_gradient_parts", embedding_parts(s) * s.hidden, DType::kFp32,
-           Step::kBackwardInput, Step::kBackwardInput,
-           "h*(T/10 + min(T, V/t)): partial sums by token id, at most ten tokens each");
 }
 
 // core/tensor_parallel/cross_entropy.py (VocabParallelCrossEntropy): the logits are cast to fp32,
@@ -109,6 +51,65 @@ void add_loss(MegatronBlock& block) {
            "V*T/t: gradient cast back to the logits' dtype");
 }
 
+}  // namespace
+
+void add_local_embedding_forward(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const Life saved{.born = Step::kForwardInput,
+                   .last_forward_use = Step::kForwardOutput,
+                   .dies = Step::kBackwardInput};
+  const bool is_split = block.plan.tp > 1;
+  rows.keep("token_ids", s.tokens, DType::kInt64, saved, "T: token ids");
+  rows.keep("masked_token_ids", is_split ? s.tokens : 0, DType::kInt64, saved,
+            "T: ids within this rank's part of the vocabulary");
+  rows.keep("token_mask", is_split ? s.tokens : 0, DType::kBool, saved,
+            "T: ids outside this rank's part");
+  const bool transposes = block.plan.micro_batch > 1;
+  const std::int64_t full = s.hidden * s.tokens;
+  if (s.gathers_sequence) {
+    rows.use("full_output", (transposes ? 2 : 1) * full, s.dtype, Step::kForwardOutputGather,
+             Step::kForwardOutputGather, "h*T: partial sums, and beyond one sequence a copy");
+    if (transposes) {
+      rows.pass_last({{full, 1}, {full, 1}});
+    }
+    rows.use("scattered_output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardOutputGather,
+             Step::kForwardOutput, "h*u: after the reduce-scatter");
+  } else {
+    rows.use("full_output", transposes ? full : 0, s.dtype, Step::kForwardOutput,
+             Step::kForwardOutput, "h*T: before the transposition");
+  }
+  rows.use("output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardOutput,
+           Step::kForwardOutput, "h*u: becomes the input of the first layer")
+      .is_handed_on = true;
+}
+
+void add_local_embedding_backward(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t full = s.hidden * s.tokens;
+  rows.use("output_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardOutput,
+           s.gathers_sequence ? Step::kBackwardOutput : Step::kBackwardInput, "h*u")
+      .is_taken_over = true;
+  if (s.gathers_sequence) {
+    rows.use("full_output_gradient", full, s.dtype, Step::kBackwardOutput, Step::kBackwardNorm,
+             "h*T: gathered");
+  }
+  if (block.plan.tp > 1) {
+    rows.use("masked_output_gradient", full, s.dtype, Step::kBackwardNorm, Step::kBackwardInput,
+             "h*T: copy in which the rows of other ranks' tokens are zero");
+  }
+  rows.use("contiguous_output_gradient", block.plan.micro_batch > 1 ? full : 0, s.dtype,
+           Step::kBackwardInput, Step::kBackwardInput,
+           "h*T: beyond one sequence the gradient arrives transposed");
+  rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
+           Step::kBackwardInput,
+           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype");
+  rows.use("weight_gradient_parts", embedding_parts(s) * s.hidden, DType::kFp32,
+           Step::kBackwardInput, Step::kBackwardInput,
+           "h*(T/10 + min(T, V/t)): partial sums by token id, at most ten tokens each");
+}
+
 void add_local_head(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -139,45 +140,6 @@ void add_local_head(MegatronBlock& block) {
       .is_handed_on = true;
   add_weight_gradient(block, "head.weight_gradient", s.local_vocab * s.hidden,
                       Step::kBackwardLogits);
-}
-
-}  // namespace
-
-std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  RowList rows(kAllocatorRounding);
-  MegatronBlock block{.job = job,
-                      .plan = plan,
-                      .shape = block_shape(job, plan),
-                      .is_moe = kind == BlockKind::kMoeLayer,
-                      .rows = rows};
-  switch (kind) {
-    case BlockKind::kFirstLayer:
-    case BlockKind::kFirstMoeLayer:
-    case BlockKind::kLastLayer:
-    case BlockKind::kMtp: break;
-    case BlockKind::kEmbedding:
-      add_embedding_forward(block);
-      add_embedding_backward(block);
-      break;
-    case BlockKind::kHead: add_local_head(block); break;
-    case BlockKind::kLogits:
-    case BlockKind::kCast:
-    case BlockKind::kLoss: break;  // nanotron's
-    case BlockKind::kSentOutput:
-      rows.keep("sent_output", block.shape.hidden * block.shape.sharded_tokens, block.shape.dtype,
-                {.born = Step::kForwardOutput,
-                 .last_forward_use = Step::kForwardOutput,
-                 .dies = Step::kBackwardOutput},
-                "h*u: deallocate_pipeline_outputs is off");
-      break;
-    case BlockKind::kDenseLayer:
-    case BlockKind::kMoeLayer:
-      add_local_layer_ends(block);
-      add_local_attention(block);
-      block.is_moe ? add_local_moe(block) : add_local_dense_ffn(block);
-      break;
-  }
-  return std::move(rows.rows);
 }
 
 }  // namespace shardplan

@@ -1,7 +1,11 @@
 // Feed-forward part of a Megatron layer: dense, and mixture of experts. Letters in
 // block_rows.h; f_s width of the shared experts, et etp.
+#include "estimator/frameworks/megatron/blocks/ffn.h"
+
+#include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
-#include "estimator/frameworks/megatron/dispatch.h"
+#include "estimator/frameworks/megatron/blocks/dispatch.h"
+#include "estimator/frameworks/megatron/blocks/linear.h"
 
 namespace shardplan {
 namespace {

@@ -1,7 +1,10 @@
 // Mixture of experts under Megatron-core's local spec: top-k router with auxiliary loss, all-to-all
 // dispatcher without fused permutation, experts one after another (SequentialMLP). Letters in
 // block_rows.h; R = topk*u rows leave this rank, G rows reach its experts, e experts per rank.
-#include "estimator/frameworks/megatron/local_blocks.h"
+#include "estimator/frameworks/megatron/blocks/local_moe.h"
+
+#include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/frameworks/megatron/blocks/local_layer.h"
 
 namespace shardplan {
 namespace {

@@ -1,10 +1,12 @@
 // Rows of tokens that a Megatron layer sends to its experts and back, with either dispatcher.
 // Letters in block_rows.h; e ep, et etp.
-#include "estimator/frameworks/megatron/dispatch.h"
+#include "estimator/frameworks/megatron/blocks/dispatch.h"
+
+#include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/plan/expert_routing.h"
 
 #include <algorithm>
 
-#include "estimator/plan/expert_routing.h"
 
 namespace shardplan {
 namespace {

@@ -2,8 +2,10 @@
 // combined_1f1b.py, core/models/common/model_chunk_schedule_plan.py): while a layer runs backward,
 // another microbatch's layer runs forward, in turn: attention forward, experts backward, experts
 // forward, attention backward. As many microbatches are in flight as without it.
+#include "estimator/frameworks/megatron/blocks/combined.h"
+
 #include "estimator/frameworks/megatron/blocks.h"
-#include "estimator/frameworks/megatron/dispatch.h"
+#include "estimator/frameworks/megatron/blocks/dispatch.h"
 
 namespace shardplan {
 namespace {

@@ -1,11 +1,10 @@
 // Ends of the pipeline under Megatron: embedding, multi-token-prediction projection, final norm,
-// head and loss; and the table that puts the blocks together. Letters in block_rows.h.
-#include <algorithm>
-#include <utility>
+// head and loss. Letters in block_rows.h.
+#include "estimator/frameworks/megatron/blocks/ends.h"
 
 #include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/frameworks/pieces/seen_by_layer.h"
 
 namespace shardplan {
 namespace {
@@ -79,6 +78,15 @@ void add_loss(MegatronBlock& block) {
            Step::kForwardLoss, "3*(1+t)*T: maximum, sum and target logit of every rank");
 }
 
+// Megatron-FSDP copies it into a bucket that it allocates behind the product.
+Step head_gradient_dies(const MegatronBlock& block) {
+  return holds_tied_gradient(block.job, block.plan) ? Step::kBackwardInput
+         : is_megatron_fsdp(block.job, block.plan)  ? Step::kBackwardNorm
+                                                    : Step::kBackwardLogits;
+}
+
+}  // namespace
+
 void add_embedding(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -109,8 +117,6 @@ void add_embedding(MegatronBlock& block) {
       .is_freed_in_use = accumulates_beside(block.job, block.plan);
 }
 
-// Norms of embedding and hidden state, their concatenation, projection 2h -> h
-// (core/transformer/multi_token_prediction.py); the layer follows.
 void add_mtp_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -126,13 +132,6 @@ void add_mtp_projection(MegatronBlock& block) {
             "2h*u: concatenated norm outputs");
   rows.use("mtp.projection_input_gradient", 2 * s.hidden * s.sharded_tokens, s.dtype,
            Step::kBackwardInput, Step::kBackwardInput, "2h*u");
-}
-
-// Megatron-FSDP copies it into a bucket that it allocates behind the product.
-Step head_gradient_dies(const MegatronBlock& block) {
-  return holds_tied_gradient(block.job, block.plan) ? Step::kBackwardInput
-         : is_megatron_fsdp(block.job, block.plan)  ? Step::kBackwardNorm
-                                                    : Step::kBackwardLogits;
 }
 
 void add_head(MegatronBlock& block) {
@@ -176,69 +175,6 @@ void add_head(MegatronBlock& block) {
              head_gradient_dies(block), "h*V/t: before it is added to the main gradient")
         .is_freed_in_use = accumulates_beside(block.job, block.plan);
   }
-}
-
-}  // namespace
-
-std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind) {
-  RowList rows(1);
-  const bool mtp_is_moe = kind == BlockKind::kMtp && job.model.layers.back().is_moe;
-  MegatronBlock block{.job = job,
-                      .plan = plan,
-                      .shape = block_shape(job, plan),
-                      .is_moe = kind == BlockKind::kMoeLayer || mtp_is_moe,
-                      .rows = rows};
-  if (kind == BlockKind::kEmbedding) {
-    add_embedding(block);
-    return std::move(rows.rows);
-  }
-  if (kind == BlockKind::kHead) {
-    add_head(block);
-    const HeadBucket bucket = head_bucket(job, plan);
-    rows.use_as(Component::kCommunication, "zero.gradients", bucket.elements,
-                fsdp_gradient_dtype(plan), bucket.born, Step::kBackwardInput,
-                "Megatron-FSDP's bucket of the head, before its reduce-scatter");
-    return std::move(rows.rows);
-  }
-  if (kind == BlockKind::kSentOutput) {
-    rows.keep("sent_output", block.shape.hidden * block.shape.sharded_tokens, block.shape.dtype,
-              {.born = Step::kForwardOutput,
-               .last_forward_use = Step::kForwardOutput,
-               .dies = Step::kBackwardOutput},
-              "h*u: deallocate_pipeline_outputs is off");
-    return std::move(rows.rows);
-  }
-  add_layer_input(block);
-  add_attention(block);
-  add_context_parallel(block);
-  if (block.is_moe) {
-    add_moe(block);
-  } else {
-    add_dense_ffn(block);
-  }
-  add_other_microbatch(block);
-  if (kind == BlockKind::kMtp) {
-    add_mtp_projection(block);
-    add_head(block);
-  }
-  return std::move(rows.rows);
-}
-
-// The all-to-all exchanges as many rows whatever their number of ranks; what counts is whether
-// there are several, and whether a rank has several experts to sort them by; how many, where they
-// take turns or each pads its rows. The local layers share a norm in front of either kind of FFN.
-SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind kind) {
-  const FrameworkProfile& profile = job.profile;
-  const bool is_local = profile.memory_model == MemoryModel::kMegatronLocal;
-  SeenByBlock seen =
-      seen_by_layer(job, plan, kind, separate_norms(job, is_mixture(job, kind)), is_local);
-  const bool sees_number = is_local || profile.moe_dispatcher != MoeDispatcher::kAllToAll ||
-                           plan.precision == Precision::kFp8 || !profile.moe_grouped_gemm ||
-                           !fuses_weight_gradients(job, plan);
-  if (!sees_number && plan.ep < job.model.moe.num_experts) {
-    seen.ep = std::min<std::int64_t>(seen.ep, 2);
-  }
-  return seen;
 }
 
 }  // namespace shardplan

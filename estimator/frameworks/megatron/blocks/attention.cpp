@@ -2,7 +2,12 @@
 // projections and context parallelism. Letters in block_rows.h; ql, kl, dn, dr, dv are the widths
 // of multi-latent attention.
 
+#include "estimator/frameworks/megatron/blocks/attention.h"
+
+#include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/blocks/core_attention.h"
+#include "estimator/frameworks/megatron/blocks/linear.h"
 
 namespace shardplan {
 namespace {
