@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "validator/check/checks.h"
+#include "validator/check/operations.h"
 
 namespace shardplan {
 

@@ -1,4 +1,6 @@
 // Checks of single operations: arguments, views, shapes, groups and events.
+#include "validator/check/operations.h"
+
 #include <algorithm>
 #include <array>
 

@@ -5,6 +5,8 @@
 // for every operation, and what can start first is launched first: sums, norms and copies as soon
 // as their pieces have arrived, then what comes first in the list. Operations that share bytes, one
 // of them writing, keep the list's order, so that nothing is computed from other numbers.
+#include "validator/program/order_launches.h"
+
 #include <algorithm>
 #include <array>
 #include <iterator>

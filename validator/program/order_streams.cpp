@@ -1,4 +1,6 @@
 // Derives the events between streams from the bytes that operations touch.
+#include "validator/program/order_streams.h"
+
 #include <algorithm>
 #include <array>
 #include <functional>

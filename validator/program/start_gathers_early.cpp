@@ -1,4 +1,6 @@
 // Prefetch: where the gathers of the data stream stand in the list of operations.
+#include "validator/program/start_gathers_early.h"
+
 #include <algorithm>
 
 #include "validator/program/builder.h"

@@ -8,6 +8,7 @@
 
 #include "tests/validator/layouts.h"
 #include "validator/check/checks.h"
+#include "validator/check/streams.h"
 #include "validator/program/builder.h"
 
 namespace shardplan {
