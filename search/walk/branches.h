@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "estimator/price/freedom.h"
+#include "estimator/price/time_floor.h"
 #include "search/space/census.h"
 
 namespace shardplan {

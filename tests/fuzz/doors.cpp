@@ -13,7 +13,7 @@
 #include "tools/commands/prediction.h"
 #include "tools/from/file.h"
 #include "tools/from/oom_log.h"
-#include "tools/from/shell/words.h"
+#include "tools/from/shell/read_shell.h"
 #include "tools/options/case_file.h"
 #include "tools/options/options.h"
 #include "tools/options/question.h"

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/kernels/device.h"
+#include "validator/host/moe.h"
 #include "validator/host/ops.h"
 
 namespace shardplan {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "estimator/frameworks/framework.h"
-#include "validator/check/checks.h"
+#include "validator/check/operations.h"
 
 namespace shardplan {
 

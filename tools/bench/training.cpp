@@ -12,25 +12,20 @@
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "estimator/answer/step_limit.h"
 #include "estimator/estimate.h"
 #include "estimator/plan/units.h"
 #include "kernels/pointwise/cuda_check.h"
+#include "tools/bench/training_measurement.h"
 #include "tools/bench/training_options.h"
-#include "tools/bench/training_profile.h"
 #include "tools/bench/training_table.h"
 #include "tools/measure/sustained_gemm.h"
 #include "tools/report/output.h"
-#include "tools/report/text.h"
-#include "validator/cuda/backend.h"
 #include "validator/cuda/machine.h"
-#include "validator/cuda/products.h"
 #include "validator/lower/lower.h"
 #include "validator/program/kernel_sizes.h"
-#include "validator/program/run_data.h"
 #include "validator/supervise/journal.h"
 
 namespace shardplan {
@@ -38,20 +33,6 @@ namespace {
 
 using Options = TrainingOptions;
 using Clock = std::chrono::steady_clock;
-
-constexpr int kWarmups = 3;
-constexpr std::size_t kBatches = 8;
-constexpr double kRate = 1e-6;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-struct Question {
-  TrainingCase row;
-  Case read;
-  std::optional<Job> best;  // without losses; nothing without measured rates
-};
 
 std::int64_t num_devices() {
   int count = 0;
@@ -69,16 +50,6 @@ std::vector<std::string> bus_ids(std::int64_t gpus) {
   return ids;
 }
 
-void tune(const Program& program, int candidates, const std::string& path) {
-  GemmChoices choices = read_gemm_choices(path);
-  tune_products(program, candidates, choices, [&](const TunedProduct& product) {
-    std::printf("%s: %.0f TFLOP/s as expected, %.0f with candidate %zu of %zu\n",
-                product.name.c_str(), product.flops / product.expected_s / kTera,
-                product.flops / product.best_s / kTera, product.best, product.num_candidates);
-    write_gemm_choices(path, choices);
-  });
-}
-
 // FLOP/s of one GPU in the mean; 0 where nothing is asked.
 double sustained_rate(const Options& options, std::int64_t gpus) {
   if (options.gemm_seconds <= 0) {
@@ -93,90 +64,6 @@ double sustained_rate(const Options& options, std::int64_t gpus) {
   }
   std::printf("\n");
   return sum / static_cast<double>(gpus);
-}
-
-// One more step with events around every operation of one rank of the stage that the limit is of.
-void itemise(const Question& question, const std::vector<Program>& programs, bool prints,
-             CudaBackend& backend, const Batch& batch, TrainingResult& result) {
-  const StepAccount limit =
-      step_account(question.best.value_or(question.read.job), question.read.plan);
-  std::size_t rank = 0;
-  while (
-      coordinates_of(question.read.job, question.read.plan, static_cast<std::int64_t>(rank)).pp !=
-      limit.pp_rank) {
-    ++rank;
-  }
-  TrainingProfile profile(programs[rank], static_cast<int>(rank));
-  std::vector<LaunchHooks> hooks(programs.size());
-  hooks[rank] = profile.hooks();
-  backend.step(batch, kRate, hooks);
-  if (prints) {
-    std::printf("rank %zu\n", rank);
-    profile.print();
-  }
-  if (question.best) {
-    result.losses = step_losses(programs[rank], profile.times(), limit);
-    std::printf("%s\n", losses_text(result).c_str());
-  }
-}
-
-void print_memory(const std::vector<Program>& programs, const CudaBackend& backend,
-                  TrainingResult& result) {
-  std::printf("  device used, and outside the arenas MiB by rank:");
-  for (std::size_t i = 0; i < programs.size(); ++i) {
-    const std::int64_t used = backend.device_used_bytes(static_cast<std::int64_t>(i));
-    const std::int64_t outside = used - programs[i].persistent_bytes - programs[i].dynamic_bytes;
-    result.device_used_bytes = std::max(result.device_used_bytes, used);
-    std::printf(" %.3f GiB %lld", static_cast<double>(used) / static_cast<double>(kGiB),
-                static_cast<long long>(outside / kMiB));
-  }
-  std::printf("\n");
-}
-
-void measure(const Question& question, const Options& options, std::int64_t num_programs,
-             GpuSensors& sensors, TrainingResult& result) {
-  const Job& job = question.read.job;
-  std::vector<Program> programs;
-  for (std::int64_t rank = 0; rank < num_programs; ++rank) {
-    programs.push_back(lower(job, question.read.plan, rank, {}));
-  }
-  if (options.candidates > 0) {
-    tune(programs.front(), options.candidates, options.products);
-  }
-  CudaBackend backend(programs, CudaPrecision::kAsPlanned, options.attention,
-                      read_gemm_choices(options.products), options.collectives);
-  backend.load_random(1);
-  // Several, and a small rate: a model that knows its batch by heart has gradients of its own kind.
-  std::vector<Batch> batches;
-  for (std::uint64_t seed = 1; seed <= kBatches; ++seed) {
-    batches.push_back(uniform_batch(job, seed));
-  }
-  double loss = 0;
-  std::size_t num_steps = 0;
-  const auto step = [&] { loss = backend.step(batches[num_steps++ % kBatches], kRate); };
-  for (int i = 0; i < kWarmups; ++i) { step(); }
-  std::vector<double> steps;
-  sensors.start();
-  const Clock::time_point begin = Clock::now();
-  while (steps.size() < 5 || seconds_since(begin) < options.seconds) {
-    const Clock::time_point start = Clock::now();
-    step();
-    steps.push_back(seconds_since(start));
-  }
-  result.sensors = sensors.stop();
-  if (const std::optional<double> factor = backend.needed_buffer_factor()) {
-    throw std::runtime_error("rows of experts were left out: moe_buffer_factor " +
-                             fixed(*factor, 2) + " is needed");
-  }
-  result.steps_s = std::move(steps);
-  result.attention = backend.attention_used();
-  result.products = backend.products_used();
-  const double median_s = percentile(result.steps_s, 0.5);
-  std::printf("%s: %.0f tokens/s/GPU, %.4f s/step, loss %.4f, attention: %s; products: %s\n",
-              question.read.id.c_str(), result.tokens_per_s_per_gpu(median_s), median_s, loss,
-              result.attention.c_str(), result.products.c_str());
-  print_memory(programs, backend, result);
-  itemise(question, programs, options.profiles, backend, batches.front(), result);
 }
 
 // As git says where this runs; "unknown" outside a checkout.
@@ -221,7 +108,7 @@ class Bench {
     open_gpus();
     const bool is_left = has_time() && results_.size() < questions_.size();
     const double sustained = is_left ? sustained_rate(options_, num_gpus_) : 0;
-    for (const Question& question : questions_) {
+    for (const TrainingQuestion& question : questions_) {
       if (done_before_.contains(question.read.id)) {
         continue;
       }
@@ -296,7 +183,7 @@ class Bench {
     for (const std::string& line : out_->records()) {
       const std::string place = options_.out + ":" + std::to_string(++number);
       std::optional<TrainingResult> result = training_result(line, place, library_);
-      if (result && std::ranges::any_of(questions_, [&](const Question& question) {
+      if (result && std::ranges::any_of(questions_, [&](const TrainingQuestion& question) {
             return question.read.id == result->question.id;
           })) {
         done_before_.insert(result->question.id);
@@ -307,7 +194,7 @@ class Bench {
 
   void write_limits() const {
     Table table = {.columns = {"id", "limit_s", "limit_tokens_per_s_per_gpu", "estimate_s"}};
-    for (const Question& question : questions_) {
+    for (const TrainingQuestion& question : questions_) {
       if (question.best) {
         const StepTime limit = estimate_step_time(*question.best, question.read.plan);
         table.rows.push_back({question.read.id, limit.total_s, limit.tokens_per_s_per_gpu,
@@ -329,7 +216,7 @@ class Bench {
                60 * options_.minutes;
   }
 
-  void run_one(const Question& question, double sustained) {
+  void run_one(const TrainingQuestion& question, double sustained) {
     TrainingResult result = {.question = question.read,
                              .line = question.row.line,
                              .goal = question.row.goal,
@@ -345,7 +232,7 @@ class Bench {
     std::exception_ptr problem;
     try {
       const std::int64_t world = question.read.job.cluster.world_size();
-      measure(question, options_, std::min(world, num_gpus_), *sensors_, result);
+      measure_training(question, options_, std::min(world, num_gpus_), *sensors_, result);
     } catch (const CudaError& error) {
       result.failure = error.what();
       result.out_of_memory = error.is_out_of_memory();
@@ -376,7 +263,7 @@ class Bench {
   std::unique_ptr<GpuSensors> sensors_;  // once the limits are written
   TrainingRun run_;
   std::size_t num_cases_ = 0;  // those that cannot be read or run here, too
-  std::vector<Question> questions_;
+  std::vector<TrainingQuestion> questions_;
   std::optional<Journal> out_;
   std::vector<TrainingResult> results_;
   std::set<std::string> done_before_;  // ids of the results that were there

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "data/read/json_message.h"
+#include "tools/from/shell.h"
 
 namespace shardplan {
 namespace {

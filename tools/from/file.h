@@ -29,11 +29,6 @@ struct ScriptRequest {
 RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
                                ScriptRequest request, const Library& library);
 
-// InputError where the script starts no training or several different ones, and where a setting
-// that `library` says matters depends on what the script does not decide.
-RunSettings settings_from_shell(const std::string& text, const std::string& file,
-                                std::vector<std::string>& notes, const ScriptRequest& request = {},
-                                const Library& library = Library());
 // ${NAME} and $NAME are what `set_words` (NAME=VALUE) say, else stay as they are.
 RunSettings settings_from_yaml(const std::string& text, const std::string& file,
                                const std::vector<std::string>& set_words = {});

@@ -14,18 +14,9 @@
 #include <vector>
 
 #include "data/read/text_file.h"
+#include "tools/from/log_text.h"
 
 namespace shardplan {
-
-// A size as a message prints it: any number of bytes from low to high prints like this.
-struct PrintedBytes {
-  std::string text;  // "2.00 GiB"
-  std::int64_t low = 0;
-  std::int64_t high = 0;
-
-  std::int64_t middle() const { return low + (high - low) / 2; }
-  bool covers(std::int64_t bytes) const { return low <= bytes && bytes <= high; }
-};
 
 struct OomEvent {
   std::int64_t line = 0;                  // of the log, from 1
@@ -55,8 +46,5 @@ struct OomLog {
 };
 
 OomLog read_oom_log(TextFile& log);
-
-// As messages print sizes: "512 bytes", "20.00 MiB", "1.95 GiB" (format_size).
-std::string printed_bytes(std::int64_t bytes);
 
 }  // namespace shardplan

@@ -1,39 +1,21 @@
 #include "tools/options/question.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <utility>
 
 #include "data/frameworks/profile_fields.h"
 #include "data/read/case_line.h"
-#include "data/read/json_message.h"
-#include "search/space/resize.h"
-#include "tools/from/file.h"
-#include "tools/from/trainer.h"
+#include "tools/options/given_cluster.h"
 #include "tools/options/given_model.h"
+#include "tools/options/options.h"
 #include "tools/options/plan_words.h"
+#include "tools/options/run_job.h"
 #include "tools/options/words.h"
 #include "tools/report/text.h"
 
 namespace shardplan {
 namespace {
-
-// Whole nodes, or a part of one node. `found`: what says the number.
-void resize(ClusterSpec& cluster, std::int64_t num_gpus, const std::string& found) {
-  const std::optional<ClusterSpec> other = resized(cluster, num_gpus);
-  if (!other) {
-    throw InputError(found + ", expected a multiple of the " +
-                     std::to_string(cluster.gpus_per_node) + " GPUs of a node of " + cluster.name);
-  }
-  cluster = *other;
-  cluster.name += " limited to " + std::to_string(num_gpus) + " GPUs";
-}
-
-// The word names an argument of a run's file, not a switch of the framework.
-bool names_argument(const std::string& word) {
-  return word.substr(0, word.find('=')).find_first_of("-.") != std::string::npos;
-}
 
 // `flag`: the option that gives the word.
 void apply_word(FrameworkProfile& profile, const std::string& word, const std::string& flag,
@@ -95,172 +77,12 @@ Options with_plan_fields(Options options) {
   return options;
 }
 
-// Sizes that others of the file's follow: dp, sequence_parallel. Not pp: the file's layers of
-// stages are of its own, and the plan's follow anew (plan_of).
-struct SizeArgument {
-  const char* option;
-  const char* megatron;
-  const char* torchtitan;
-  const char* nanotron;
-};
-constexpr std::array<SizeArgument, 3> kSizeArguments = {{
-    {.option = "tp",
-     .megatron = "--tensor-model-parallel-size",
-     .torchtitan = "parallelism.tensor_parallel_degree",
-     .nanotron = "parallelism.tp"},
-    {.option = "cp",
-     .megatron = "--context-parallel-size",
-     .torchtitan = "parallelism.context_parallel_degree",
-     .nanotron = "parallelism.context_parallel_size"},
-    {.option = "ep",
-     .megatron = "--expert-model-parallel-size",
-     .torchtitan = "parallelism.expert_parallel_degree",
-     .nanotron = "parallelism.expert_parallel_size"},
-}};
-
-// nullptr where the format has none.
-const char* argument_of(const SizeArgument& size, RunFormat format) {
-  switch (format) {
-    case RunFormat::kMegatron: return size.megatron;
-    case RunFormat::kTorchtitan: return size.torchtitan;
-    case RunFormat::kNanotron: return size.nanotron;
-    case RunFormat::kDeepspeed: return nullptr;
-  }
-  throw std::logic_error("argument_of: unknown format");
-}
-
-// --tp 4 over a file is the file's own argument, so that the framework's rules see it.
-void override_sizes(RunSettings& settings, const Options& options) {
-  for (const SizeArgument& size : kSizeArguments) {
-    const char* const name = argument_of(size, settings.format);
-    if (name != nullptr && given(options, size.option)) {
-      const std::string value = text_or(options, size.option, "");
-      settings.sizes.push_back({.name = name,
-                                .values = {value},
-                                .place = "--" + std::string(size.option) + " " + value + ": ",
-                                .is_option = true});
-    }
-  }
-}
-
-InputError unknown_name(const std::string& name, const RunSettings& settings,
-                        const std::string& framework, const ArgumentTable& table,
-                        const std::vector<ProfileOption>& switches) {
-  std::vector<std::string> names = settings.variables;
-  for (const ArgumentRow& row : table.rows) {
-    names.push_back(row.name.substr(row.name.find_first_not_of('-')));
-  }
-  for (const ProfileOption& option : switches) { names.push_back(option.name); }
-  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  return InputError("--set: found '" + name + "', which neither " + framework + " nor " +
-                    settings.file + " has, expected an argument, " +
-                    (settings.variables.empty() ? "" : "a variable of the file, ") +
-                    "a switch of the framework or a field of the plan" + suggestion(bare, names));
-}
-
-// Puts the words of --set that are arguments of the file over it, and returns them. A name that
-// is an argument and a switch of the framework is the switch.
-std::vector<std::string> override_settings(RunSettings& settings, const Options& options,
-                                           const Library& library) {
-  const std::string framework = framework_of(settings.format);
-  const ArgumentTable table = argument_table(library, framework);
-  const std::vector<ProfileOption> switches = profile_options(library, framework);
-  std::vector<std::string> taken;
-  for (const std::string& word : all_of(options, "set")) {
-    const std::size_t equals = word.find('=');
-    const std::string name = word.substr(0, equals);
-    if (std::ranges::find(switches, name, &ProfileOption::name) != switches.end()) {
-      continue;
-    }
-    if (std::ranges::find(settings.variables, name) != settings.variables.end()) {
-      taken.push_back(word);  // a variable of the file
-      continue;
-    }
-    Setting setting{.name = argument_named(settings, table, name),
-                    .values = {},
-                    .place = "--set " + word + ": ",
-                    .is_option = true};
-    if (setting.name.empty()) {
-      throw unknown_name(name, settings, framework + " " + table.version, table, switches);
-    }
-    if (equals != std::string::npos) {
-      setting.values.push_back(word.substr(equals + 1));
-    }
-    override_setting(settings, table, std::move(setting));
-    taken.push_back(word);
-  }
-  return taken;
-}
-
 void refuse_file_words(const Options& options) {
   for (const std::string& word : all_of(options, "set")) {
     if (names_argument(word)) {
       throw InputError("--set: found '" + word +
                        "', an argument of a run's file, expected --from FILE beside it");
     }
-  }
-}
-
-// Many of them are a line: the report has one for each.
-void count_settings(const GivenRun& run, std::vector<std::string>& warnings) {
-  constexpr std::size_t kMostLines = 3;
-  std::vector<std::string> names;
-  std::vector<std::string> lines;
-  for (const SettingUse& use : run.reading.uses) {
-    if (use.effect == SettingEffect::kUnknown) {
-      names.push_back(use.name);
-      lines.push_back(run.file + ": unknown setting " + use.name +
-                      (use.value.empty() ? "" : " " + use.value) + ", " + use.meaning);
-    }
-  }
-  if (lines.size() > kMostLines) {
-    lines = {run.file + ": " + std::to_string(names.size()) +
-             " unknown settings, in no table: " + joined(names)};
-  }
-  warnings.insert(warnings.end(), lines.begin(), lines.end());
-}
-
-// The cluster, with as many GPUs as the options or else the run's launcher say.
-ClusterSpec cluster_of(const Options& options, const Library& library, std::int64_t of_launcher,
-                       std::vector<std::string>& warnings) {
-  ClusterSpec cluster = library.cluster(required_text(options, "cluster"));
-  const std::int64_t num_gpus = count_or(options, "num-gpus", of_launcher);
-  if (num_gpus > 0 && num_gpus != cluster.world_size()) {
-    if (!given(options, "num-gpus")) {
-      warnings.push_back("the run's launcher starts " + std::to_string(num_gpus) + " ranks, " +
-                         cluster.name + " has " + std::to_string(cluster.world_size()) +
-                         ": as many nodes of it as needed are assumed; --num-gpus says otherwise");
-    }
-    const std::string number = std::to_string(num_gpus);
-    resize(cluster, num_gpus,
-           given(options, "num-gpus") ? "--num-gpus: found " + number
-                                      : text_or(options, "from", "") +
-                                            ": found a launcher that starts " + number + " ranks");
-  }
-  if (given(options, "gpu-memory")) {
-    cluster.memory_limit_bytes = count_or(options, "gpu-memory", 0);
-  }
-  return cluster;
-}
-
-// The model by name, where the file has no sizes: the user's, or the one whose weights it trains.
-void name_model(RunSettings& settings, const Options& options, const Library& library) {
-  if (settings.format != RunFormat::kDeepspeed && settings.model_name.name.empty()) {
-    return;
-  }
-  if (given(options, "model")) {
-    settings.model = required_text(options, "model");
-  } else if (!settings.model_name.name.empty()) {
-    settings.model = named_model(settings.model_name, settings.file, library);
-  } else {
-    throw InputError(settings.file +
-                     ": found no model in a configuration of DeepSpeed, expected --model NAME "
-                     "beside it (see `shardplan list models`) or --model of a config.json");
-  }
-  const bool has_length = given(options, "sequence-length") || says_sequence_length(settings);
-  if (settings.format == RunFormat::kDeepspeed && !has_length) {
-    throw InputError(settings.file +
-                     ": found no length of a sequence, expected --sequence-length N beside it");
   }
 }
 
@@ -274,26 +96,53 @@ void warn_of_positions(const Job& job, std::vector<std::string>& warnings) {
   }
 }
 
-GivenJob job_of_run(const Options& options, const Library& library) {
-  GivenJob result;
-  const std::string file = text_or(options, "from", "");
-  const ClusterSpec whole = library.cluster(required_text(options, "cluster"));
-  const ScriptRequest request{.set_words = all_of(options, "set"),
-                              .num_gpus = count_or(options, "num-gpus", 0),
-                              .cluster_gpus = whole.world_size(),
-                              .node_gpus = whole.gpus_per_node};
-  RunSettings settings = settings_from_file(file, result.warnings, request, library);
-  name_model(settings, options, library);
-  const std::vector<std::string> taken = override_settings(settings, options, library);
-  const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
-  override_sizes(settings, options);
-  RunReading reading = read_run(settings, cluster, library);
-  result.run = GivenRun{.file = file, .reading = std::move(reading), .set_words = taken};
-  result.job = result.run->reading.job;
-  const std::vector<std::string>& notes = result.run->reading.notes;
-  result.warnings.insert(result.warnings.end(), notes.begin(), notes.end());
-  count_settings(*result.run, result.warnings);
-  return result;
+// The batch that num_microbatches per data-parallel rank make.
+std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_microbatches) {
+  // Where the sizes do not divide the world, why_invalid says so; any batch will do until then.
+  const std::int64_t others = plan.tp * plan.cp * plan.pp;
+  const std::int64_t dp =
+      plan.dp > 0 ? plan.dp : std::max<std::int64_t>(1, job.cluster.world_size() / others);
+  std::int64_t batch = 0;
+  if (__builtin_mul_overflow(num_microbatches * plan.micro_batch, dp, &batch)) {
+    throw InputError("--num-microbatches: the global batch does not fit 64 bits");
+  }
+  return batch;
+}
+
+// Fields not given as the framework has them. `selective` alone: Megatron-LM's recompute_modules
+// default to core_attn (training/arguments.py), torchtitan's selective_ac_option to 2
+// (config/job_config.py).
+Plan with_defaults(const Job& job, const Plan& plan, const std::vector<std::string>& given_fields) {
+  const FrameworkProfile& profile = job.profile;
+  Plan full = with_profile_defaults(job, plan, given_fields);
+  Recompute& recompute = full.recompute;
+  const Recompute bare{.granularity = RecomputeGranularity::kSelective};
+  if (recompute == bare && profile.memory_model == MemoryModel::kTorchtitan) {
+    recompute.policy = "every_second_layer";
+  } else if (recompute == bare) {
+    recompute.modules.core_attn = true;
+  }
+  return full;
+}
+
+// The plan of the run's file with the options over it. Schedule and layers of the chunks follow
+// changed pp and vpp, dp a changed pp; of other sizes the file's reader has seen to it.
+Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
+  Plan plan = plan_of(options, fields, run.reading.plan);
+  std::vector<std::string> known = plan_field_names();
+  const Plan& own = run.reading.plan;
+  const bool restaged = plan.pp != own.pp || plan.vpp != own.vpp;
+  if (restaged && !given(options, "schedule")) {
+    std::erase(known, "schedule");
+  }
+  if (restaged && !given(options, "layers-per-chunk")) {
+    plan.layers_per_chunk.clear();
+  }
+  if (plan.pp != own.pp && !given(options, "dp")) {
+    plan.dp = 0;  // what the other sizes leave
+  }
+  fields = known;
+  return with_defaults(run.reading.job, plan, known);
 }
 
 }  // namespace
@@ -349,59 +198,6 @@ MemoryRule memory_rule_of(const Options& options) {
   rule.decides_verdict = given(options, "memory-threshold") || given(options, "memory-basis");
   return rule;
 }
-
-namespace {
-
-// The batch that num_microbatches per data-parallel rank make.
-std::int64_t global_batch_of(const Job& job, const Plan& plan, std::int64_t num_microbatches) {
-  // Where the sizes do not divide the world, why_invalid says so; any batch will do until then.
-  const std::int64_t others = plan.tp * plan.cp * plan.pp;
-  const std::int64_t dp =
-      plan.dp > 0 ? plan.dp : std::max<std::int64_t>(1, job.cluster.world_size() / others);
-  std::int64_t batch = 0;
-  if (__builtin_mul_overflow(num_microbatches * plan.micro_batch, dp, &batch)) {
-    throw InputError("--num-microbatches: the global batch does not fit 64 bits");
-  }
-  return batch;
-}
-
-// Fields not given as the framework has them. `selective` alone: Megatron-LM's recompute_modules
-// default to core_attn (training/arguments.py), torchtitan's selective_ac_option to 2
-// (config/job_config.py).
-Plan with_defaults(const Job& job, const Plan& plan, const std::vector<std::string>& given_fields) {
-  const FrameworkProfile& profile = job.profile;
-  Plan full = with_profile_defaults(job, plan, given_fields);
-  Recompute& recompute = full.recompute;
-  const Recompute bare{.granularity = RecomputeGranularity::kSelective};
-  if (recompute == bare && profile.memory_model == MemoryModel::kTorchtitan) {
-    recompute.policy = "every_second_layer";
-  } else if (recompute == bare) {
-    recompute.modules.core_attn = true;
-  }
-  return full;
-}
-
-// The plan of the run's file with the options over it. Schedule and layers of the chunks follow
-// changed pp and vpp, dp a changed pp; of other sizes the file's reader has seen to it.
-Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::string>& fields) {
-  Plan plan = plan_of(options, fields, run.reading.plan);
-  std::vector<std::string> known = plan_field_names();
-  const Plan& own = run.reading.plan;
-  const bool restaged = plan.pp != own.pp || plan.vpp != own.vpp;
-  if (restaged && !given(options, "schedule")) {
-    std::erase(known, "schedule");
-  }
-  if (restaged && !given(options, "layers-per-chunk")) {
-    plan.layers_per_chunk.clear();
-  }
-  if (plan.pp != own.pp && !given(options, "dp")) {
-    plan.dp = 0;  // what the other sizes leave
-  }
-  fields = known;
-  return with_defaults(run.reading.job, plan, known);
-}
-
-}  // namespace
 
 Question question_of(const Options& raw_options, const Library& library) {
   const Options options = with_plan_fields(raw_options);

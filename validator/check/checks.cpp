@@ -2,6 +2,11 @@
 
 #include <stdexcept>
 
+#include "validator/check/communication.h"
+#include "validator/check/memory.h"
+#include "validator/check/operations.h"
+#include "validator/check/streams.h"
+
 namespace shardplan {
 namespace {
 

@@ -1,5 +1,7 @@
 // Checks of all ranks together: groups, the order of collectives, matching messages, and a
 // simulation of all streams of all ranks that finds out whether they come to an end.
+#include "validator/check/communication.h"
+
 #include <algorithm>
 #include <map>
 #include <utility>

@@ -1,4 +1,6 @@
 // Checks of one rank's table: sizes, addresses, lifetimes, and that what is read has been written.
+#include "validator/check/memory.h"
+
 #include <algorithm>
 #include <iterator>
 #include <map>

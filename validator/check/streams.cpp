@@ -1,6 +1,8 @@
 // Hazards between the streams of one rank. A vector clock says for every operation which operations
 // of each stream are complete before it starts; whoever touched its bytes before must be among
 // them. Written independently of the pass that places the events.
+#include "validator/check/streams.h"
+
 #include <algorithm>
 #include <array>
 

@@ -1,10 +1,11 @@
 // Products beside collectives, for `calibrate --time`: two GPUs, a thread for each; those of NCCL
 // on as many channels as the trainer gives to those of its data and tensor streams.
+#include "validator/cuda/beside_bench.h"
+
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "kernels/gemm/gemm.h"

@@ -10,6 +10,11 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/pointwise/convert.h"
 #include "kernels/pointwise/device_buffer.h"
+#include "validator/cuda/beside_bench.h"
+#include "validator/cuda/collective_bench.h"
+#include "validator/cuda/copies_bench.h"
+#include "validator/cuda/fp8_bench.h"
+#include "validator/cuda/grouped_bench.h"
 #include "validator/cuda/machine.h"
 #include "validator/cuda/stopwatch.h"
 

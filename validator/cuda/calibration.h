@@ -43,22 +43,6 @@ std::vector<double> rates_over(
     const std::vector<std::int64_t>& sizes,
     const std::function<double(std::int64_t, std::int64_t, std::int64_t)>& rate);
 
-// Products in fp8, behind large ones of their kind; empty where the GPU has none.
-GemmGrid measure_gemm_fp8(const TimeCalibration& calibration, cudaStream_t stream);
-
-// Products of the experts of a rank, one launch for all, by our own kernels.
-GroupedRates measure_grouped(const TimeCalibration& calibration, cudaStream_t stream);
-
-// What products and collectives leave of each other's rates on the first two GPUs: collectives of
-// NCCL, and gathers by copy engines, nothing where those two GPUs do not reach each other's memory.
-BesideRates measure_beside();
-std::optional<BesideRates> measure_beside_copies();
-
-// Groups of 2, 4, 8, ... of the GPUs; a thread for each. By NCCL, and by copy engines: these in
-// groups that can (copy_group.h), collectives that copies alone do.
-std::vector<CollectiveCurve> measure_collectives(const TimeCalibration& calibration);
-std::vector<CollectiveCurve> measure_copies(const TimeCalibration& calibration);
-
 // GPU, driver, CUDA, cuBLAS, attention library and NCCL, as far as they say.
 std::string calibrated_machine();
 std::int64_t num_gpus_here();  // 0 where there is no driver either

@@ -1,4 +1,6 @@
 // The collectives of `calibrate --time`: one thread and one communicator for every GPU.
+#include "validator/cuda/collective_bench.h"
+
 #include <nccl.h>
 
 #include <algorithm>

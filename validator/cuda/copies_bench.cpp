@@ -1,4 +1,6 @@
 // Collectives by copy engines, for `calibrate --time`: one thread for every GPU.
+#include "validator/cuda/copies_bench.h"
+
 #include <algorithm>
 #include <array>
 #include <barrier>

@@ -1,4 +1,6 @@
 // The products in fp8 of `calibrate --time`, with the types and sums of the trainer's.
+#include "validator/cuda/fp8_bench.h"
+
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,6 @@
 // The experts' products of `calibrate --time`: eight experts of Mixtral's width, equal rows each.
+#include "validator/cuda/grouped_bench.h"
+
 #include "estimator/plan/number.h"
 #include "kernels/experts/grouped_gemm.h"
 #include "kernels/experts/grouped_weight_gradient.h"

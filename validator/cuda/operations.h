@@ -43,6 +43,7 @@ void with_gradient_type(DType dtype, DType gradient, const Body& body) {
 }
 
 void fill_zero(const DeviceView& view, cudaStream_t stream);
+float as_float(double value);
 
 class OperationLauncher {
  public:
@@ -65,29 +66,35 @@ class OperationLauncher {
   void* scratch() const { return rank_.scratch_.data; }
 
   // By family; whether the operation is of it.
-  bool launch_movement(const Call& call) const;
+  bool launch_movement(const Call& call) const;    // data_movement.cpp
+  bool launch_collective(const Call& call) const;  // data_movement.cpp
+  bool launch_attention(const Call& call) const;   // attention.cpp
+  bool launch_experts(const Call& call) const;     // experts.cpp
+  bool launch_exchange(const Call& call) const;    // experts.cpp
   bool launch_block(const Call& call) const;
-  bool launch_attention(const Call& call) const;
   bool launch_loss(const Call& call) const;
-  bool launch_experts(const Call& call) const;
-  bool launch_exchange(const Call& call) const;
-  bool launch_collective(const Call& call) const;
   bool launch_update(const Call& call) const;
+
+  void rotate(const Call& call) const;
+  void norm_backward(const Call& call) const;
+  void embedding_gradient(const Call& call) const;
+  void update(const Call& call) const;
+
+  // data_movement.cpp
+  void copy(const Call& call) const;
+  void add_parts(const Call& call) const;
   bool copy_among(CudaPeers& peers, const Call& call) const;
   void keep_own_share(const Call& call) const;
 
-  void copy(const Call& call) const;
-  void add_parts(const Call& call) const;
-  void rotate(const Call& call) const;
-  void norm_backward(const Call& call) const;
+  // fp8.cpp
   void multiply_in_fp8(const Call& call) const;
-  void embedding_gradient(const Call& call) const;
+
+  // experts.cpp
   void place_rows(const Call& call) const;
   void weight_gradients(const Call& call) const;
   void exchange_rows(const Call& call) const;
   template <class T>
   MemberPointers<T> of_members(const Call& call, const DeviceView& view) const;
-  void update(const Call& call) const;
 
   const CudaRank& rank_;
   std::int64_t step_;

@@ -1,4 +1,6 @@
 // Attention and the loss on the host: what has an exponential and a maximum in it.
+#include "validator/host/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,7 @@
 // Mixture of experts on the host: router, where its choices go, and what the experts compute on the
 // rows that they received.
+#include "validator/host/moe.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -5,7 +5,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "validator/host/attention.h"
 #include "validator/host/fp8.h"
+#include "validator/host/moe.h"
 
 namespace shardplan {
 namespace {

@@ -1,7 +1,10 @@
 // What one layer keeps from its forward pass for its backward pass, tensor by tensor.
+#include "validator/lower/activations.h"
+
 #include <functional>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/weights.h"
 
 namespace shardplan {
 namespace {

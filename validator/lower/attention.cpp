@@ -3,9 +3,12 @@
 // mask). By all-gather: keys and values of all ranks are gathered in the order of the sequence, and
 // each of the two chunks attends to the keys before its end, as far back as a window reaches (Llama
 // 3, arXiv 2407.21783, section 3.3.2). The ring is in ring.cpp.
+#include "validator/lower/attention.h"
+
 #include <algorithm>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/ring.h"
 
 namespace shardplan {
 

@@ -1,8 +1,15 @@
 // One action of the pipeline schedule: a chunk's forward or backward pass of one microbatch, with
 // what it receives, keeps, recomputes and sends.
+#include "validator/lower/chunk.h"
+
 #include <algorithm>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/activations.h"
+#include "validator/lower/ends.h"
+#include "validator/lower/layer.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/sharding.h"
+#include "validator/lower/weights.h"
 
 namespace shardplan {
 namespace {

@@ -1,9 +1,12 @@
 // Vocabulary-parallel ends of the model. The loss is computed over chunks of tokens whose logits
 // exist one chunk at a time; its gradient is taken at once, in the forward pass, back to the output
 // of the last layer: the head's product is not computed twice and [U,h] stays for backward.
+#include "validator/lower/ends.h"
+
 #include <algorithm>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/tensor.h"
 
 namespace shardplan {
 namespace {

@@ -4,9 +4,9 @@
 // outlives the products of one layer, so that activations, weights and their lifetimes are those of
 // bf16. Activations and weights are e4m3, gradients of outputs e5m2, as in arXiv 2209.05433,
 // section 5, and Transformer Engine's Format.HYBRID.
-#include <algorithm>
+#include "validator/lower/fp8.h"
 
-#include "validator/lower/lowering.h"
+#include <algorithm>
 
 namespace shardplan {
 namespace {

@@ -1,7 +1,14 @@
 // One transformer layer: x + attention(norm(x)), then + ffn(norm(.)), forward and backward; the FFN
 // of experts stands in moe.cpp.
 // Temporaries are nested scopes of the frame: what lives longer is pushed first.
-#include "validator/lower/lowering.h"
+#include "validator/lower/layer.h"
+
+#include "validator/lower/activations.h"
+#include "validator/lower/attention.h"
+#include "validator/lower/moe.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/tensor.h"
+#include "validator/lower/weights.h"
 
 namespace shardplan {
 namespace {

@@ -5,7 +5,14 @@
 #include <stdexcept>
 
 #include "estimator/plan/schedule.h"
-#include "validator/lower/lowering.h"
+#include "validator/lower/attention.h"
+#include "validator/lower/chunk.h"
+#include "validator/lower/fp8.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/parameters.h"
+#include "validator/lower/sharding.h"
+#include "validator/lower/tensor.h"
+#include "validator/lower/update.h"
 
 namespace shardplan {
 namespace {

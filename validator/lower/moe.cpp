@@ -5,7 +5,13 @@
 // outputs are only added up and need not be kept. An expert's width is divided over etp ranks,
 // which all receive its rows. How many rows there are is known on the device alone; all buffers
 // have the size that Plan::moe_buffer_factor bounds them to.
-#include "validator/lower/lowering.h"
+#include "validator/lower/moe.h"
+
+#include "validator/lower/activations.h"
+#include "validator/lower/attention.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/tensor.h"
+#include "validator/lower/weights.h"
 
 namespace shardplan {
 namespace {

@@ -1,5 +1,8 @@
 // The operations that the passes write, one function each.
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
+
+#include "validator/lower/fp8.h"
+#include "validator/lower/tensor.h"
 
 namespace shardplan {
 

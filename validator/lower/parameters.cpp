@@ -3,10 +3,12 @@
 // group divides form one for the whole chunk, so that one kernel updates them. Parameters start at
 // multiples of 64 elements, as in Megatron-LM core/distributed/param_and_grad_buffer.py, and a
 // buffer ends at a multiple of 128 * shards: shards start at 256 bytes.
+#include "validator/lower/parameters.h"
+
 #include <algorithm>
 #include <span>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/update.h"
 
 namespace shardplan {
 namespace {

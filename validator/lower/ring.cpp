@@ -5,9 +5,12 @@
 // are left out. The output is summed in fp32, weighted by log-sum-exps. Backward sends the keys and
 // values around again with the final output and log-sum-exp on every hop; their gradients follow
 // one hop behind in fp32, again in two buffers, and arrive at home with the last shift.
+#include "validator/lower/ring.h"
+
 #include <algorithm>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/attention.h"
+#include "validator/lower/ops.h"
 
 namespace shardplan {
 namespace {

@@ -42,9 +42,12 @@
 // bit by bit where every rank has one microbatch and no table is tied over two stages, or the shard
 // group is the rank alone; otherwise ZeRO 0 and 1 sum over microbatches (and both ends of a tied
 // table) first and over ranks last, ZeRO 2 and 3 the other way round.
+#include "validator/lower/sharding.h"
+
 #include <algorithm>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
+#include "validator/lower/update.h"
 
 namespace shardplan {
 namespace {

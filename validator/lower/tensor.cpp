@@ -2,10 +2,12 @@
 // run while the next piece is gathered or the last one summed: the streams are ordered by the bytes
 // that operations touch, so that it is enough to cut operations along the tokens. Products of
 // weight gradients take all tokens at once.
+#include "validator/lower/tensor.h"
+
 #include <algorithm>
 #include <numeric>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
 
 namespace shardplan {
 

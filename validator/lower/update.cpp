@@ -2,9 +2,11 @@
 // every rank of the shard group updates its part; ZeRO 0 takes the norm over the same parts as ZeRO
 // 1, so that both clip by the same bits. Sums over tp come last, so that all stages of ZeRO add in
 // one order.
+#include "validator/lower/update.h"
+
 #include <algorithm>
 
-#include "validator/lower/lowering.h"
+#include "validator/lower/ops.h"
 
 namespace shardplan {
 namespace {

@@ -3,7 +3,10 @@
 // inputs that forward kept in a ring of their own, what backward wrote in a second one. Under
 // sequence parallelism the shards stay, and are gathered again. The head's gradient was taken with
 // the loss, those of norms come with their inputs' gradients: neither waits.
-#include "validator/lower/lowering.h"
+#include "validator/lower/weights.h"
+
+#include "validator/lower/ops.h"
+#include "validator/lower/tensor.h"
 
 namespace shardplan {
 namespace {

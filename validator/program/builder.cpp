@@ -4,6 +4,10 @@
 #include <map>
 #include <stdexcept>
 
+#include "validator/program/order_launches.h"
+#include "validator/program/order_streams.h"
+#include "validator/program/start_gathers_early.h"
+
 namespace shardplan {
 
 std::int64_t padded_bytes(const TensorSpec& spec) {

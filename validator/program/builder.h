@@ -120,17 +120,4 @@ class FrameScope {
 // An addition followed by the norm of its result becomes one operation, where their memory allows.
 void fuse_add_norm(Program& program);
 
-// Gathers of the data stream start as soon as their memory is free: they move up behind the last
-// operation that uses the bytes they write or read, or behind the gather before them.
-void start_gathers_early(Program& program);
-
-// Where tensor parallelism goes by pieces of tokens: chooses the order of launches, so that the
-// products of one piece run while another piece is on its way.
-void order_launches(Program& program);
-
-// Writes the events that order the streams: every operation waits for the operations of other
-// streams whose bytes it reads or overwrites, or that read what it overwrites, unless it is behind
-// them already.
-void order_streams(Program& program);
-
 }  // namespace shardplan

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "validator/supervise/rendezvous.h"
+#include "validator/supervise/rendezvous_client.h"
 #include "validator/supervise/stop_flags.h"
 #include "validator/supervise/worker_link.h"
 

@@ -1,3 +1,5 @@
+#include "validator/supervise/rendezvous_client.h"
+
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "validator/supervise/rendezvous.h"
+
 namespace shardplan {
 namespace {
 

@@ -5,7 +5,7 @@
 
 #include "validator/supervise/progress.h"
 #include "validator/supervise/rank_backend.h"
-#include "validator/supervise/rendezvous.h"
+#include "validator/supervise/rendezvous_client.h"
 
 namespace shardplan {
 

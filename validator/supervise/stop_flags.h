@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "validator/supervise/rendezvous.h"
+#include "validator/supervise/rendezvous_client.h"
 
 namespace shardplan {
 

@@ -162,8 +162,9 @@ class EagerLlama {
   TapeTensor ffn_forward(std::int64_t index, LlamaLayer& layer, bool saves);
   TapeTensor layer_forward(std::int64_t index, LlamaLayer& layer, TapeTensor& input, bool saves);
   void head_forward(TapeTensor& hidden);
-
   TapeTensor head_product();
+
+  // llama_backward.cpp
   TapeTensor weight_gradient(const ModuleCall& linear);
   TapeTensor product_backward(const ModuleCall& linear, std::int64_t input_bytes,
                               std::initializer_list<TapeTensor*> last_used);

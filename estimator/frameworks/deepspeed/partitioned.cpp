@@ -12,14 +12,12 @@ namespace shardplan {
 namespace {
 
 constexpr std::int64_t kFp32 = 4;
-constexpr std::int64_t kFp64 = 8;
+
 // Defaults of runtime/zero/config.py: stage3_param_persistence_threshold,
 // stage3_max_reuse_distance.
 constexpr std::int64_t kPersistentElements = 100'000;
 constexpr std::int64_t kReuseElements = 1'000'000'000;
 constexpr std::int64_t kNever = -1;
-// runtime/zero/stage3.py, _constant_buffered_norm2.
-constexpr std::int64_t kNormElements = 250'000'000;
 
 }  // namespace
 
@@ -280,132 +278,6 @@ void PartitionedZero::after_backward(const ModuleCall& call) {
   std::erase_if(active_backward_,
                 [&](const ModuleCall& active) { return active.module == call.module; });
   release(call);
-}
-
-// __add_grad_to_ipg_bucket
-void PartitionedZero::take(std::int64_t parameter, TapeTensor gradient) {
-  const std::int64_t elements = at(parameter).elements;
-  if (bucketed_elements_ > 0 && bucketed_elements_ + elements > bucket_elements_) {
-    reduce_bucket();
-  }
-  if (bucketed_elements_ + elements <= bucket_elements_) {
-    tape_.free(gradient);  // copied
-  }
-  at(parameter).gradient = gradient;
-  bucket_.push_back(parameter);
-  bucketed_elements_ += elements;
-}
-
-// reduce_scatter_coalesced: one tensor that ranks divide is reduced in place, others are copied
-// flat.
-void PartitionedZero::reduce_bucket() {
-  std::int64_t elements = 0;
-  for (const std::int64_t i : bucket_) { elements += ranks_ * at(i).part; }
-  const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
-  TapeTensor flat =
-      tape_.make_as(TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
-  std::ranges::sort(bucket_);
-  for (const std::int64_t i : bucket_) {
-    if (offloads_optimizer_) {
-      move_to_host(at(i));
-    }
-    tape_.free(at(i).gradient);
-  }
-  tape_.free(leaving_, flat);
-  bucket_.clear();
-  bucketed_elements_ = 0;
-}
-
-// partition_grads: to the host, and from there or with what it has back for what follows; behind
-// the last microbatch its norm is taken, 250 million elements at a time, and it leaves in fp32.
-void PartitionedZero::move_to_host(const Parameter& parameter) {
-  const bool accumulates = num_of_step_ > 1;
-  TapeTensor before = leaving_;
-  if (!accumulates) {
-    tape_.free(before);
-  }
-  leaving_ = tape_.make_as(TapeRow::kOnItsWay, half_ * parameter.part, reduce_stream_);
-  if (accumulates) {
-    tape_.free(before);
-  }
-  if (!is_boundary_) {
-    return;
-  }
-  norms_.push_back(tape_.make_as(TapeRow::kStepNorms, kFp64, reduce_stream_));
-  for (std::int64_t begin = 0; begin < parameter.part; begin += kNormElements) {
-    const std::int64_t elements = std::min(kNormElements, parameter.part - begin);
-    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * elements, reduce_stream_);
-    tape_.free(wide);
-  }
-  TapeTensor wide = tape_.make_as(TapeRow::kWideGradients, kFp32 * parameter.part, reduce_stream_);
-  tape_.free(wide);
-}
-
-// Modules whose inputs have no gradients are released at the end (release_backward_leftovers).
-void PartitionedZero::end_backward() {
-  reduce_bucket();
-  for (const ModuleCall& call : active_backward_) {
-    if (call.parameter != ModuleCall::kNoParameter) {
-      Parameter& parameter = at(call.parameter);
-      parameter.num_active = 0;
-      if (!parameter.persists) {
-        drop(parameter);
-      }
-    }
-  }
-  active_backward_.clear();
-}
-
-void PartitionedZero::step() {
-  num_of_step_ = 0;
-  for (Parameter& parameter : parameters_) { drop(parameter); }
-  if (!offloads_optimizer_) {
-    for (const Parameter& parameter : parameters_) {
-      TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * parameter.part);
-      tape_.free(wide);
-    }
-  }
-  for (std::size_t i = 0; i < num_on_gpu_; ++i) { update(i); }
-  has_moments_ = true;
-  for (TapeTensor& norm : norms_) { tape_.free(norm); }
-  norms_.clear();
-  gather_persistent();
-}
-
-// Where others are offloaded it is torch's AdamW, not fused: square roots of the second moment.
-void PartitionedZero::update(std::size_t sub_group) {
-  const std::int64_t elements = sub_groups_[sub_group];
-  TapeTensor gradient;
-  if (!offloads_optimizer_) {
-    TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, half_ * elements);
-    gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * elements);
-    tape_.free(flat);
-  }
-  if (!has_moments_) {
-    tape_.make_as(TapeRow::kNumSteps, offloads_optimizer_ ? 0 : kFp32);
-    tape_.make_as(TapeRow::kExpAvg, kFp32 * elements);
-    tape_.make_as(TapeRow::kExpAvgSq, kFp32 * elements);
-  }
-  TapeTensor roots = tape_.make_as(TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
-  tape_.free(roots, gradient);
-}
-
-// _post_step; parts on the host are all brought before.
-void PartitionedZero::gather_persistent() {
-  const bool gathers = ranks_ > 1 || offloads_parameters_;
-  std::vector<TapeTensor> parts;
-  for (const Parameter& parameter : parameters_) {
-    const bool comes = parameter.persists && offloads_parameters_ && ranks_ > 1;
-    parts.push_back(tape_.make_as(TapeRow::kOnItsWay, comes ? half_ * parameter.part : 0));
-  }
-  for (Parameter& parameter : parameters_) {
-    if (parameter.persists) {
-      parameter.gathered =
-          tape_.make_as(TapeRow::kGathered, gathers ? half_ * ranks_ * parameter.part : 0);
-      parameter.status = Status::kHere;
-    }
-  }
-  for (TapeTensor& part : parts) { tape_.free(part); }
 }
 
 }  // namespace shardplan

@@ -75,6 +75,8 @@ class PartitionedZero final : public DeepspeedZero {
   bool is_needed_soon(std::int64_t parameter) const;
   void release(const ModuleCall& call);
   void drop(Parameter& parameter);
+
+  // partitioned_gradients.cpp
   void reduce_bucket();
   void move_to_host(const Parameter& parameter);
   void update(std::size_t sub_group);

@@ -13,11 +13,6 @@
 
 namespace shardplan {
 
-void add_local_layer_ends(MegatronBlock& block);
-void add_local_attention(MegatronBlock& block);
-void add_local_ffn_norm(MegatronBlock& block);
-void add_local_ffn_norm_gradient(MegatronBlock& block);
-void add_local_dense_ffn(MegatronBlock& block);
-void add_local_moe(MegatronBlock& block);
+std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind);
 
 }  // namespace shardplan

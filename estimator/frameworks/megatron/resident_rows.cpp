@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "estimator/frameworks/megatron/allocator_tails.h"
-#include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/user_buffers.h"

@@ -4,7 +4,8 @@
 // (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
 #include "estimator/frameworks/megatron/rules.h"
 
-#include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/frameworks/megatron/both_specs_rules.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/frameworks/megatron/fp8_rules.h"
 #include "estimator/frameworks/megatron/fsdp.h"
@@ -13,6 +14,8 @@
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 #include "estimator/validity/rules.h"
+#include "estimator/validity/sizes.h"
+#include "estimator/validity/text.h"
 #include "estimator/validity/unsupported.h"
 
 namespace shardplan {
@@ -23,23 +26,6 @@ namespace {
 // ZeRO 1 is the distributed optimizer; 2 and 3 are Megatron-FSDP (--use-megatron-fsdp with
 // --data-parallel-sharding-strategy optim_grads, optim_grads_params).
 constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1, 2, 3>;
-
-// fp32, or the type that computes (--grad-reduce-in-bf16; fp16 without fp32 accumulation).
-constexpr bool is_gradient_dtype(Precision precision, DType dtype) {
-  return dtype == DType::kFp32 ||
-         dtype == (precision == Precision::kFp16 ? DType::kFp16 : DType::kBf16);
-}
-
-constexpr ValidityRule kGradDtype = {
-    .name = "unsupported: grad_dtype",
-    .reads = {PlanField::kPrecision, PlanField::kGradDtype},
-    .broken = [](const Job&,
-                 const Plan& plan) { return !is_gradient_dtype(plan.precision, plan.grad_dtype); },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "grad_dtype", name_of(plan.grad_dtype),
-                              plan.precision == Precision::kFp16 ? "fp32, fp16" : "fp32, bf16");
-        }};
 
 // --main-params-dtype; bf16 stands for store_param_remainders: the low half of an fp32 master
 // beside the bf16 weight.
@@ -52,76 +38,7 @@ constexpr ValidityRule kExpAvgSqDtype =
     kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32,
                 DType::kFp16, DType::kBf16, DType::kFp8>;
 
-// tp-cp-ep-dp-pp, or with --use-tp-pp-dp-mapping tp-cp-ep-pp-dp; here slowest first.
-const RankOrder kDefaultOrder = Plan{}.rank_order;
-constexpr RankOrder kTpPpDpOrder = {Dimension::kDp, Dimension::kPp, Dimension::kCp, Dimension::kTp};
-
-constexpr ValidityRule kRankOrder = {
-    .name = "unsupported: rank_order",
-    .reads = {PlanField::kRankOrder},
-    .broken =
-        [](const Job&, const Plan& plan) {
-          return plan.rank_order != kDefaultOrder && plan.rank_order != kTpPpDpOrder;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(
-              job, "rank_order", rank_order_text(plan.rank_order),
-              rank_order_text(kDefaultOrder) + " or " + rank_order_text(kTpPpDpOrder));
-        }};
-
 // --- what Megatron-LM refuses --------------------------------------------------------------------
-
-// The fused qkv weight is cut into tp equal parts even where kv heads are fewer than tp ranks.
-constexpr ValidityRule kQkvByTp = {
-    .name = "qkv_width_divisible_by_tp",
-    .reads = {PlanField::kTp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          const ModelSpec& model = job.model;
-          return model.attention == AttentionKind::kGqa &&
-                 2 * model.num_kv_heads * model.head_dim % plan.tp != 0;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_divisible("2 * num_kv_heads * head_dim",
-                               2 * job.model.num_kv_heads * job.model.head_dim, "tp", plan.tp);
-        }};
-
-// core/transformer/moe/moe_layer.py, forward.
-constexpr ValidityRule kMoeNeedsSp = {
-    .name = "experts_with_tp_need_sequence_parallel",
-    .reads = {PlanField::kTp, PlanField::kSequenceParallel},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return has_experts(job) && plan.tp > 1 && !plan.sequence_parallel;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return "num_experts " + number_text(job.model.moe.num_experts) + " with tp " +
-                 number_text(plan.tp) +
-                 " needs sequence_parallel; valid: sequence_parallel true, or tp 1";
-        }};
-
-// core/distributed/distributed_data_parallel.py: without expert parallelism the gradients of
-// experts are reduced with the dense ones, over ranks of one tp index (see expert_state_shards in
-// job.h). Where etp is not tp these hold other slices of the experts, or not all that hold the
-// same. With one data-parallel rank there is no reduction, and runs of it were measured.
-constexpr ValidityRule kExpertSlicesFollowTp = {
-    .name = "experts_without_ep_are_sliced_as_tp",
-    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kEp, PlanField::kEtp, PlanField::kPp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return has_experts(job) && plan.ep == 1 && plan.etp != plan.tp &&
-                 dp_of(job, plan) * plan.cp > 1;
-        },
-    .explain =
-        [](const Job&, const Plan& plan) {
-          return "ep 1 with etp " + number_text(plan.etp) + " and tp " + number_text(plan.tp) +
-                 ": gradients of experts would be reduced over the dense data-parallel ranks, "
-                 "which hold other slices; valid: etp " +
-                 number_text(plan.tp) + ", or ep above 1";
-        }};
 
 // transformer_config.py: tokens go to the rows of experts that they choose, however many. HybridEP
 // pads them as the all-to-all does.
@@ -312,113 +229,10 @@ constexpr std::array kRules = {
     kMicrobatchTooLarge,
 };
 
-// --- the local layer spec
-// -------------------------------------------------------------------------
-
-constexpr ValidityRule kLocalZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
-constexpr ValidityRule kLocalPrecision =
-    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp16>;
-// core/transformer/dot_product_attention.py: only TEDotProductAttention knows context parallelism.
-constexpr ValidityRule kLocalCp = kOnlyValues<"unsupported: cp", &Plan::cp, 1>;
-constexpr ValidityRule kLocalAttention = {
-    .name = "unsupported: model.attention",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.model.is_mla(); },
-    .explain = [](const Job& job,
-                  const Plan&) { return not_modelled(job, "model.attention", "mla", "gqa"); }};
-constexpr ValidityRule kLocalNorms =
-    kOnlyValues<"unsupported: model.norms_per_layer", &ModelSpec::norms_per_layer, 2>;
-constexpr ValidityRule kLocalMtp =
-    kOnlyValues<"unsupported: model.num_mtp_layers", &ModelSpec::num_mtp_layers, 0>;
-constexpr ValidityRule kLocalExpAvg =
-    kOnlyValues<"unsupported: exp_avg_dtype", &Plan::exp_avg_dtype, DType::kFp32>;
-constexpr ValidityRule kLocalExpAvgSq =
-    kOnlyValues<"unsupported: exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32>;
-
-// core/transformer/moe/experts.py: SequentialMLP recomputes no activation alone.
-constexpr ValidityRule kLocalRecompute = {
-    .name = "unsupported: recompute.modules",
-    .reads = {PlanField::kRecompute},
-    .broken =
-        [](const Job&, const Plan& plan) {
-          return plan.recompute.modules.moe_act || plan.recompute.modules.mla_up_proj;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "recompute.modules",
-                              plan.recompute.modules.moe_act ? "moe_act" : "mla_up_proj",
-                              "core_attn, layernorm, mlp, moe, shared_experts");
-        }};
-
-constexpr std::array kLocalRules = {
-    kSizesPositive,
-    // modelled
-    kLocalZero,
-    kPlainOr1F1B,
-    kLocalPrecision,
-    kLocalCp,
-    kLocalAttention,
-    kFusedHeadDim,
-    kLocalNorms,
-    kLocalMtp,
-    kGradDtype,
-    kMasterFp32Only,
-    kLocalExpAvg,
-    kLocalExpAvgSq,
-    kRankOrder,
-    kLocalRecompute,
-    kRecomputePolicyUnsupported,
-    kOffloadOptimizerUnsupported,
-    kOffloadActivationsUnsupported,
-    kOffloadParametersUnsupported,
-    kMoeBufferFactorUnsupported,
-    kTrainsAll,
-    kLayerNormUnsupported,
-    kLearnedPositionsUnsupported,
-    kHiddenDropoutUnsupported,
-    kAttentionDropoutUnsupported,
-    kAdamWOrMuon,
-    kMuonAlone,
-    // accepted
-    kWorldByTpCpPp,
-    kHeadsByTp,
-    kKvHeadsAndTp,
-    kHeadsByKvHeads,
-    kQkvByTp,
-    kScheduleFitsPipeline,
-    kLayersSplitEvenly,
-    kLayersPerChunk,
-    kDpMatchesWorld,
-    kGlobalBatch,
-    kInterleavedMicrobatches,
-    kSpNeedsTp,
-    kSequenceByTp,
-    kFfnByTp,
-    kExpertAxesNeedExperts,
-    kExpertsByEp,
-    kExpertFfnByEtp,
-    kSharedFfnByTp,
-    kWorldByEtpEpPp,
-    kMoeNeedsSp,
-    kExpertSlicesFollowTp,
-    kDpReplicateNeedsZero,
-    kDpReplicate,
-    kExpertDpReplicate,
-    kRecomputeFieldsFitGranularity,
-    kRecomputeLayers,
-    kRecomputeModulesExist,
-    kOverlapParamGather,
-    kMicrobatchTooLarge,
-};
-
 }  // namespace
 
 std::span<const ValidityRule> megatron_validity_rules() {
   return kRules;
-}
-
-std::span<const ValidityRule> megatron_local_validity_rules() {
-  return kLocalRules;
 }
 
 }  // namespace shardplan

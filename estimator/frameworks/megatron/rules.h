@@ -8,6 +8,5 @@
 namespace shardplan {
 
 std::span<const ValidityRule> megatron_validity_rules();
-std::span<const ValidityRule> megatron_local_validity_rules();
 
 }  // namespace shardplan

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/ledger/block_rows.h"
 
 namespace shardplan {
 namespace {

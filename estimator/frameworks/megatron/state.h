@@ -22,13 +22,4 @@ bool has_plain_optimizer(const Job& job, const Plan& plan);
 StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& stage,
                           const StageTensors& tensors, std::optional<std::int64_t> data_rank);
 
-// Elements of the dummies that Transformer Engine hands autograd where a product has already added
-// its weight's gradient into the main one: one for each shape of weights, cached for ever
-// (get_dummy_wgrad, module/base.py). None without fused accumulation.
-std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
-                                          const StageLayout& stage);
-// The same in bytes.
-std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
-                                               const StageLayout& stage);
-
 }  // namespace shardplan

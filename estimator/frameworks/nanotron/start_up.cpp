@@ -4,6 +4,8 @@
 // optim/zero.py (every parameter is cut in as many parts as there are ranks); PyTorch's
 // nn/parallel/distributed.py (_ddp_init_helper: one bucket; _pre_forward of the second step: those
 // of the size asked for) and c10d/reducer.cpp (compute_bucket_assignment_by_size).
+#include "estimator/frameworks/nanotron/start_up.h"
+
 #include <numeric>
 #include <utility>
 #include <vector>

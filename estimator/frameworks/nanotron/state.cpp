@@ -5,6 +5,8 @@
 // torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (allgather of lists copies into one flat tensor)
 // and reducer.cpp.
 // Letters: N parameters of the rank, S the ranks that share their optimizer state.
+#include "estimator/frameworks/nanotron/state.h"
+
 #include <utility>
 
 #include "estimator/frameworks/nanotron/blocks.h"

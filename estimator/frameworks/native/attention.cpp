@@ -1,4 +1,6 @@
 // Attention of a native layer, with its norm and context parallelism.
+#include "estimator/frameworks/native/attention.h"
+
 #include <algorithm>
 
 #include "estimator/frameworks/native/blocks.h"

@@ -2,6 +2,9 @@
 #include <utility>
 
 #include "estimator/frameworks/native/blocks.h"
+#include "estimator/frameworks/native/attention.h"
+#include "estimator/frameworks/native/ffn.h"
+#include "estimator/frameworks/native/moe.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
 
 namespace shardplan {

@@ -65,16 +65,6 @@ struct NativeNorm {
   Step backward = Step::kBackwardNorm;
   Place dropped_place = Place::kOwn;  // the two outputs of a layer take turns
 };
-void add_native_norm(NativeBlock& block, const NativeNorm& norm);
-
-BlockRow& add_output_gradient(NativeBlock& block, Step dies);
-// With delayed weight gradients, that of a layer's output: its place waits for them, even where no
-// weight gradient reads it.
-void add_ffn_output_gradient(NativeBlock& block, Step last_use);
-
-void add_native_attention(NativeBlock& block);
-void add_native_dense_ffn(NativeBlock& block);
-void add_native_moe(NativeBlock& block);
 
 std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
 SeenByBlock seen_by_native_block(const Job& job, const Plan& plan, BlockKind kind);

@@ -1,4 +1,7 @@
 // Feed-forward part of a dense native layer.
+#include "estimator/frameworks/native/ffn.h"
+
+#include "estimator/frameworks/native/attention.h"
 #include "estimator/frameworks/native/blocks.h"
 
 namespace shardplan {

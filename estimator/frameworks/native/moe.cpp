@@ -1,6 +1,9 @@
 // Mixture-of-experts part of a native layer. Letters beside those of block_rows.h: n choices of a
 // token, w = T/t tokens that this rank routes, R rows that it can receive for its experts, fs width
 // of the shared experts, b sequences of a microbatch.
+#include "estimator/frameworks/native/moe.h"
+
+#include "estimator/frameworks/native/attention.h"
 #include "estimator/frameworks/native/blocks.h"
 
 namespace shardplan {

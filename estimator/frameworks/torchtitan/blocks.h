@@ -6,53 +6,18 @@
 #include <span>
 #include <vector>
 
+#include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/stage_state.h"
 #include "estimator/ledger/stage_tensors.h"
 
 namespace shardplan {
 
-// A row of the state: autocast's cache of one GPU.
-inline constexpr std::string_view kWeightCastsRow = "weight_casts";
-// Workspaces of cuBLAS, one for forward and one for the thread of autograd.
-inline constexpr std::string_view kThreadWorkspacesRow = "cublas_workspace";
-
-// How FSDP2 treats the gathered parameters of a block.
-struct FsdpPlan {
-  bool is_sharded = false;            // zero 3; else one GPU, fp32 parameters under autocast
-  bool reshards_forward = false;      // freed after a layer's forward, gathered again in backward
-  bool reshards_head = false;         // the same for final norm and head
-  bool reduces_each_backward = true;  // without pipelining; else once, after the last microbatch
-  bool root_holds_ends = false;       // embedding, final norm and head are one group
-};
-FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
-// FSDP2 shards a tied table twice where embedding and head are groups of their own, and finds the
-// one in both places only when the first forward begins (torch _fsdp_param_group.py, lazy_init).
-bool fsdp_unties_table(const Job& job, const Plan& plan);
-
 // Schedules of several chunks a rank run a list of actions (_PipelineScheduleRuntime of
 // torch.distributed.pipelining); those of one, loops that hold their last variables.
 inline bool runs_action_list(const Plan& plan) {
   return plan.pp > 1 && plan.schedule != Schedule::k1F1B && plan.schedule != Schedule::kGpipe;
 }
-
-// Parameters on one rank, before they are sharded.
-// Of so many elements of a rank's experts: FSDP shards their first dimension and pads it to a
-// multiple of the ranks, what it gathers and reduces likewise (_fsdp_param.py, _init_sharded_param;
-// _fsdp_common.py, _get_dim0_padded_size).
-std::int64_t padded_experts(const Job& job, const Plan& plan, std::int64_t elements);
-// Where ep and there are more shards than experts it divides the second dimension instead, and
-// copies (models/llama4/infra/parallelize.py, apply_fsdp).
-bool splits_expert_rows(const Job& job, const Plan& plan);
-
-struct TitanParameters {
-  std::int64_t embedding = 0;
-  std::int64_t layer = 0;        // but for experts that are a group of their own
-  std::int64_t layer_norms = 0;  // of these, the norms'
-  std::int64_t head = 0;         // final norm and output, a table of its own where it is tied, too
-  std::int64_t experts = 0;      // of a layer, where expert parallelism makes them their own group
-};
-TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe);
 
 // Llama 3 keeps half a head's rotations as complex64, Qwen 3 a head's cosines and sines in fp32.
 inline std::int64_t rotary_table_elements(const Job& job) {
@@ -84,7 +49,7 @@ struct TitanBlock {
   // The last of them is no small norm or router: DeepSeek's w3, of the experts shared or of the
   // layer.
   bool ends_with_linear() const { return job.model.is_mla(); }
-  // A layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
+  // block_weights.cpp: a layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
   // together, and then the router), the norms, and last Qwen3's of queries and keys.
   std::vector<std::int64_t> layer_weights() const;
   std::vector<std::int64_t> ffn_weights() const;  // or the mixture's
@@ -137,48 +102,6 @@ struct TitanLayers {
   std::int64_t count = 0;
 };
 std::vector<TitanLayers> titan_layers(const Job& job, const Plan& plan, const StageLayout& stage);
-// The gradient of a block's parameters as it stays after the block's backward.
-BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
-BlockRow titan_embedding_gradient(const TitanBlock& block);
-BlockRow titan_expert_gradient(const TitanBlock& block);  // of experts that are a group
-
-void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t before);
-
-// The gathered parameters of a block that is reduced after each backward: there from its forward to
-// its backward, or freed after the one and gathered again for the other.
-struct TitanUnsharded {
-  std::int64_t elements = 0;
-  std::span<const std::int64_t> weights = {};  // elements of each; none: one tensor
-  bool reshards_forward = false;
-  Step last_forward_use = Step::kForwardOutput;
-  Step gathered_again = Step::kBackwardOutput;
-};
-void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
-// The last tensor of the parameters that are gathered and reduced together.
-enum class GroupEnd { kLayer, kTable, kRowsOfTable };
-void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
-
-struct TitanInTurn {
-  std::int64_t elements = 0;
-  std::int64_t next = 0;  // of the block whose backward comes next, as far as it is prefetched
-  Step last_forward_use = Step::kForwardOutput;
-  Step gathered_again = kFirstBackward;
-};
-void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
-void add_titan_attention(TitanBlock& block, BlockKind kind);
-void add_titan_latent_attention(TitanBlock& block);
-void add_titan_ffn(TitanBlock& block);
-// Input and statistics of the norm before a feed-forward part or a mixture.
-void add_titan_ffn_input(TitanBlock& block);
-// bf16 copies of a layer's weights, under autocast.
-void add_titan_weight_casts(TitanBlock& block);
-void add_titan_moe(TitanBlock& block);
-void add_titan_expert_group(TitanBlock& block, bool is_last);
-void add_titan_head(TitanBlock& block);
-
-StageState torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage,
-                            const StageTensors& tensors, std::optional<std::int64_t> data_rank);
-SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
 std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind);
 // Ends of chunks, and mixtures behind a layer without one, are kinds of their own.

@@ -69,12 +69,13 @@ class TitanChunk {
   void enter_layer(std::size_t layer);
   void enter_experts(std::size_t layer, bool holds_output);
   void leave(ParameterGroup& group);
+
+  // chunk_backward.cpp
   void enter_backward(std::size_t index);
   void prefetch_backward(std::size_t index);
   void leave_backward(ParameterGroup& group, bool with_weights);
   void leave_experts_backward(std::size_t layer, LayerGradients& weights, bool with_weights);
   void head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights);
-  void end_forward(Microbatch& held);
 
   TitanTape& tape_;
   const TitanSizes& sizes_;

@@ -1,5 +1,7 @@
 #include "estimator/frameworks/torchtitan/compiled_layer.h"
 
+#include "estimator/frameworks/torchtitan/qwen3.h"
+
 namespace shardplan {
 namespace {
 

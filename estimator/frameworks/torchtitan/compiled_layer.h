@@ -33,6 +33,7 @@ class CompiledLayer {
     TapeTensor output, query, key, value, input;
   };
 
+  // compiled_layer.cpp
   TapeTensor gather();
   TapeTensor reduce(TapeTensor& partial);
   TapeTensor product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
@@ -44,6 +45,7 @@ class CompiledLayer {
   void project_output(LayerTensors& layer, LayerPass pass, Leftovers& left);
   TapeTensor feed_forward(LayerTensors& layer, LayerPass pass, Leftovers& left);
 
+  // compiled_backward.cpp
   void make_weight(LayerGradients& weights, Weight weight);
   void replay_attention(LayerTensors& layer);
   void replay_feed_forward(LayerTensors& layer, LayerPass replay);

@@ -13,9 +13,12 @@ class CompiledMixture final : public EagerLayer {
   using EagerLayer::EagerLayer;
 
  protected:
+  // compiled_attention.cpp
   void attention(LayerTensors& layer, LayerPass pass) override;
   void attention_backward(LayerTensors& layer, TapeTensor& gradient,
                           LayerGradients& weights) override;
+
+  // compiled_mixture.cpp
   void norm_backward(TapeTensor& gradient, TapeTensor& of_output, TapeTensor& input,
                      TapeTensor& statistics) override;
   void route(LayerTensors& layer, LayerPass pass) override;
@@ -37,6 +40,11 @@ class CompiledMixture final : public EagerLayer {
   TapeTensor& gradient_of(LayerGradients& weights, Weight weight) {
     return weights.weights[static_cast<std::size_t>(weight)];
   }
+  void make_weight(LayerGradients& weights, Weight weight);
+  TapeTensor cast_experts_backward(LayerTensors& layer, TapeTensor& of_output,
+                                   LayerGradients& weights);
+
+  // compiled_attention.cpp
   void rotate(LayerTensors& layer, LayerPass pass);
   void attend(LayerTensors& layer, LayerPass pass);
   TapeTensor project_output(LayerTensors& layer, LayerPass pass);
@@ -44,13 +52,10 @@ class CompiledMixture final : public EagerLayer {
   CoreGradients core_backward(LayerTensors& layer, TapeTensor& of_output);
   CoreGradients ring_backward(LayerTensors& layer, TapeTensor& of_output);
   void head_norms_backward(LayerTensors& layer, CoreGradients& gradients);
-  void make_weight(LayerGradients& weights, Weight weight);
   TapeTensor projections_backward(LayerTensors& layer, CoreGradients& gradients,
                                   LayerGradients& weights);
   TapeTensor cast_projections_backward(LayerTensors& layer, CoreGradients& gradients,
                                        LayerGradients& weights);
-  TapeTensor cast_experts_backward(LayerTensors& layer, TapeTensor& of_output,
-                                   LayerGradients& weights);
 };
 
 }  // namespace shardplan

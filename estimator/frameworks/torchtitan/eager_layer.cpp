@@ -1,6 +1,7 @@
 // models/llama3/model/model.py (TransformerBlock, Attention, apply_rotary_emb, FeedForward), each
 // operation on its own.
 #include "estimator/frameworks/torchtitan/layer.h"
+#include "estimator/frameworks/torchtitan/ring.h"
 
 namespace shardplan {
 namespace {

@@ -90,19 +90,6 @@ struct LayerGradients {
   bool accumulates = false;  // into those of an earlier microbatch
 };
 
-// Ring attention of torch.distributed.tensor (experimental/_attention.py), first rank of the ring:
-// from the second round on half the queries over all keys.
-void play_ring_forward(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
-// Cosines and sines as a graph of Qwen 3's attention saves them: casts, or the block's, of which a
-// ring picks those of its positions; for several samples that is part of the kernel.
-void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
-// Leaves the gradients of queries (bf16) and of keys and values (bf16, one tensor).
-struct RingGradients {
-  TapeTensor query;
-  TapeTensor key_value;
-};
-RingGradients play_ring_backward(TitanTape& tape, const TitanSizes& sizes);
-
 // What FSDP2 does where a layer's experts, a group of their own, begin and end. They may be entered
 // again: a replay leaves them gathered for backward.
 struct ExpertGroupHooks {
@@ -127,18 +114,12 @@ class EagerLayer {
                 LayerPass replay);
 
  protected:
+  // eager_layer.cpp
   TapeTensor gather(bool joins);
   TapeTensor reduce(bool is_saved);
   TapeTensor product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass,
                      bool computes = true);
   void rotate(LayerTensors& layer, LayerPass pass);
-  TapeTensor norm_heads(TapeTensor& input, HeadNorm& norm, std::int64_t statistics, LayerPass pass,
-                        bool keeps_input);
-  void norm_heads_backward(TapeTensor& gradient, TapeTensor& input, HeadNorm& norm,
-                           std::int64_t statistics);
-  void take_rotary(LayerTensors& layer, LayerPass pass);
-  void rotate_halves(LayerTensors& layer, LayerPass pass);
-  void rotate_halves_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
   void attend(LayerTensors& layer, LayerPass pass);
   virtual void attention(LayerTensors& layer, LayerPass pass);
   void feed_forward(LayerTensors& layer, LayerPass pass);
@@ -159,6 +140,15 @@ class EagerLayer {
                                   LayerGradients& weights);
   void rotate_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
 
+  // qwen3.cpp
+  TapeTensor norm_heads(TapeTensor& input, HeadNorm& norm, std::int64_t statistics, LayerPass pass,
+                        bool keeps_input);
+  void norm_heads_backward(TapeTensor& gradient, TapeTensor& input, HeadNorm& norm,
+                           std::int64_t statistics);
+  void take_rotary(LayerTensors& layer, LayerPass pass);
+  void rotate_halves(LayerTensors& layer, LayerPass pass);
+  void rotate_halves_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key);
+
   // latent_layer.cpp
   bool keeps(Weight weight, LayerPass pass) const;
   TapeTensor product_or_saved(Weight weight, std::int64_t bytes, LayerPass pass, TapeTensor& saved);
@@ -177,18 +167,20 @@ class EagerLayer {
 
   // moe_layer.cpp
   void shared_experts(LayerTensors& layer, LayerPass pass);
-  TapeTensor shared_backward(LayerTensors& layer, LayerGradients& weights);
   void moe(LayerTensors& layer, LayerPass pass);
   virtual void route(LayerTensors& layer, LayerPass pass);
   void sort(std::int64_t rows);
-  void sort_positions(std::int64_t rows);
   void score_rows(LayerTensors& layer, LayerPass pass);
-  TapeTensor score_rows_backward(LayerTensors& layer, TapeTensor& of_rows);
   void dispatch(LayerTensors& layer, LayerPass pass);
   TapeTensor expert_product(LayerTensors& layer, Weight weight, std::int64_t bytes, LayerPass pass);
   virtual TapeTensor expert_products(LayerTensors& layer, LayerPass pass);
   void run_experts(LayerTensors& layer, LayerPass pass);
   TapeTensor combine(LayerTensors& layer, LayerPass pass);
+
+  // moe_layer_backward.cpp
+  TapeTensor shared_backward(LayerTensors& layer, LayerGradients& weights);
+  void sort_positions(std::int64_t rows);
+  TapeTensor score_rows_backward(LayerTensors& layer, TapeTensor& of_rows);
   TapeTensor moe_output_gradient();
   TapeTensor combine_backward(LayerTensors& layer, TapeTensor& of_output, TapeTensor& of_weights,
                               TapeTensor& of_shared_input, LayerGradients& weights);
@@ -199,6 +191,7 @@ class EagerLayer {
                               LayerGradients& weights);
   void moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTensor& of_output,
                     LayerGradients& weights);
+
   static void run(const std::function<void()>& hook) {
     if (hook) {
       hook();

@@ -1,5 +1,7 @@
 // models/qwen3/model/model.py: norms of queries and keys over the heads (nn.RMSNorm) and rotation
 // by cosines and sines in bf16 (apply_rotary_emb, rotate_half), each operation on its own.
+#include "estimator/frameworks/torchtitan/qwen3.h"
+
 #include "estimator/frameworks/torchtitan/layer.h"
 
 namespace shardplan {

@@ -1,6 +1,8 @@
 // The rounds of ring attention (_templated_ring_attention, _templated_ring_attention_backward,
 // _SDPAMerger): keys and values are gathered once, forward merges rounds in fp32, backward
 // exchanges fp32 gradients of keys and values after every round.
+#include "estimator/frameworks/torchtitan/ring.h"
+
 #include "estimator/frameworks/torchtitan/layer.h"
 
 namespace shardplan {

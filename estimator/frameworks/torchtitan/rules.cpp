@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/torchtitan/expert_rules.h"
+#include "estimator/frameworks/torchtitan/latent_rules.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
@@ -93,62 +95,6 @@ constexpr ValidityRule kNoMultiTokenPrediction = {
                  "0";
         }};
 
-bool is_latent(const Job& job) {
-  return job.model.is_mla();
-}
-
-// What of DeepSeek's models has been read from its traces (latent_layer.cpp).
-constexpr ValidityRule kLatentOnOneRankOf = {
-    .name = "unsupported: latent attention over ranks",
-    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return is_latent(job) && (plan.tp > 1 || plan.cp > 1 || plan.pp > 1);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "latent attention",
-                              "tp " + number_text(plan.tp) + ", cp " + number_text(plan.cp) +
-                                  ", pp " + number_text(plan.pp),
-                              "tp 1, cp 1, pp 1 with dp and ep");
-        }};
-
-constexpr ValidityRule kLatentSharded = {
-    .name = "unsupported: latent attention on one GPU",
-    .reads = {PlanField::kZero},
-    .broken = [](const Job& job, const Plan& plan) { return is_latent(job) && plan.zero != 3; },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "latent attention under zero", number_text(plan.zero),
-                              "3, over two shards or more");
-        }};
-
-constexpr ValidityRule kLatentEager = {
-    .name = "unsupported: compiled latent attention",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return is_latent(job) && (job.profile.compiles_layers() || job.profile.root_holds_ends);
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "latent attention", "compiled, or with root_holds_ends",
-                              "compile_layers false (the loss alone), root_holds_ends false");
-        }};
-
-constexpr ValidityRule kFlexIsLatent = {
-    .name = "unsupported: flex attention",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return job.profile.attention_backend == AttentionBackend::kFlex && !is_latent(job);
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "attention_backend", "flex without latent attention",
-                              "auto or flash");
-        }};
-
 // models/qwen3/infra/parallelize.py keeps queries as DTensors of the tp mesh, which sdpa_input_fn
 // of torch/distributed/tensor/experimental/_context_parallel/_attention.py asserts they are not.
 constexpr ValidityRule kQwen3TpOrCp = {
@@ -173,86 +119,7 @@ constexpr ValidityRule kQwen3OnOneStage = {
                  ", which torchtitan v0.2.2 does not support for Qwen3; valid: pp 1";
         }};
 
-bool is_llama4(const ModelSpec& model) {
-  return model.family == "llama4_text";
-}
-
-// models/moe as Qwen3's arguments set it, a mixture in every layer, without shared experts; and as
-// DeepSeek's and Llama 4's, with them.
-bool has_modelled_experts(const ModelSpec& model) {
-  const MoeSpec& moe = model.moe;
-  if (model.is_mla()) {
-    return !moe.shared_gate;
-  }
-  if (is_llama4(model)) {
-    return !model.tied_embeddings && !moe.shared_gate && !moe.router_bias;
-  }
-  return model.family == "qwen3_moe" && !model.tied_embeddings && !model.has_dense_layers() &&
-         moe.shared_ffn == 0 && !moe.shared_gate && !moe.router_bias;
-}
-
-constexpr ValidityRule kExperts = {
-    .name = "unsupported: experts",
-    .reads = {},
-    .broken = [](const Job& job,
-                 const Plan&) { return has_experts(job) && !has_modelled_experts(job.model); },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "experts of", job.model.name,
-                              "Qwen3: a mixture in every layer, without shared experts; and of "
-                              "DeepSeek-V2 and V3 and Llama 4");
-        }};
-
-// Qwen3's run nowhere in a pipeline (qwen3_needs_pp_1), DeepSeek's not here.
-constexpr ValidityRule kExpertsOnOneStage = {
-    .name = "unsupported: experts in a pipeline",
-    .reads = {PlanField::kPp},
-    .broken = [](const Job& job, const Plan& plan) { return is_llama4(job.model) && plan.pp > 1; },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "pp with the experts of Llama 4", number_text(plan.pp), "1");
-        }};
-
-constexpr ValidityRule kScoredRowsSharded = {
-    .name = "unsupported: Llama 4 on one GPU",
-    .reads = {PlanField::kZero},
-    .broken = [](const Job& job,
-                 const Plan& plan) { return is_llama4(job.model) && plan.zero != 3; },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "Llama 4 under zero", number_text(plan.zero),
-                              "3, over two shards or more");
-        }};
-
-// TorchInductor's graphs of attention have been read with norms of queries and keys alone.
-constexpr ValidityRule kCompiledExperts = {
-    .name = "unsupported: compiled experts",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return has_experts(job) && job.profile.compiles_layers() && !job.model.qk_norm;
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "compile with experts", "true without norms of queries and keys",
-                              "false, or with them");
-        }};
-
-constexpr ValidityRule kExpertRoot = {
-    .name = "unsupported: experts with root_holds_ends",
-    .reads = {},
-    .broken = [](const Job& job,
-                 const Plan&) { return has_experts(job) && job.profile.root_holds_ends; },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "root_holds_ends with experts", "true", "false");
-        }};
-
 // --- what torchtitan refuses, or runs as something else ------------------------------------------
-
-std::int64_t shards_of(const Job& job, const Plan& plan) {
-  return dp_of(job, plan) * plan.cp / plan.dp_replicate;
-}
 
 // distributed/utils.py, maybe_enable_amp: beside tp or pp FSDP alone brings bf16.
 constexpr ValidityRule kRanksShareShards = {
@@ -319,72 +186,6 @@ constexpr ValidityRule kLayersFillStages = {
                  number_text(plan.pp) + " * vpp " + number_text(plan.vpp) +
                  " stages leaves fewer than 2 a stage; valid: pp * vpp at most " +
                  number_text((job.model.num_layers() + 2) / 2);
-        }};
-
-// distributed/parallel_dims.py, _validate; without ep every expert is divided over tp whatever
-// expert_tensor_parallel_degree says (models/llama4/infra/parallelize.py, apply_moe_ep_tp).
-constexpr ValidityRule kEtpFitsTp = {
-    .name = "etp_is_1_or_tp",
-    .reads = {PlanField::kTp, PlanField::kEp, PlanField::kEtp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return has_experts(job) && plan.etp != plan.tp && (plan.ep == 1 || plan.etp != 1);
-        },
-    .explain =
-        [](const Job&, const Plan& plan) {
-          return "etp " + number_text(plan.etp) + " with tp " + number_text(plan.tp) + " and ep " +
-                 number_text(plan.ep) + "; valid: " + number_text(plan.tp) +
-                 (plan.ep > 1 ? " or 1" : ", without ep tp divides every expert");
-        }};
-
-std::int64_t expert_ranks(const Plan& plan) {
-  return plan.ep * plan.etp;
-}
-
-// The mesh of experts: dp_shard * cp * tp ranks are efsdp * ep * etp (build_mesh).
-constexpr ValidityRule kExpertsFillShards = {
-    .name = "ep_etp_divide_shards",
-    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
-              PlanField::kEp, PlanField::kEtp},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return has_experts(job) && shards_of(job, plan) * plan.tp % expert_ranks(plan) != 0;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_divisible("dp / dp_replicate * cp * tp", shards_of(job, plan) * plan.tp,
-                               "ep * etp", expert_ranks(plan));
-        }};
-
-std::int64_t sharded_experts(const Job& job, const Plan& plan) {
-  return shards_of(job, plan) * plan.tp / plan.etp;
-}
-
-// With ep.
-bool splits_rows(const Job& job, const Plan& plan) {
-  const std::int64_t shards = sharded_experts(job, plan) / plan.ep;
-  return shards > 0 && job.model.hidden % shards == 0 &&
-         job.model.moe.expert_ffn / plan.etp % shards == 0;
-}
-
-// FSDP pads a tensor of fewer experts than shards (padded_experts); with ep it shards the next
-// dimension instead, which they must divide (_fsdp_param.py, _init_sharded_param).
-constexpr ValidityRule kExpertsFillTheirShards = {
-    .name = "unsupported: more shards than experts",
-    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
-              PlanField::kEp, PlanField::kEtp, PlanField::kZero},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return has_experts(job) && plan.zero == 3 && plan.ep > 1 &&
-                 sharded_experts(job, plan) > job.model.moe.num_experts && !splits_rows(job, plan);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "shards of experts times ep",
-                              number_text(sharded_experts(job, plan)),
-                              "at most " + number_text(job.model.moe.num_experts) +
-                                  " (num_experts), ep 1, or shards that divide hidden and expert "
-                                  "width");
         }};
 
 // Chunks between the first, with the embedding, and the last, with the head.

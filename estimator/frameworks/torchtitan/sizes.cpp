@@ -1,8 +1,7 @@
 #include "estimator/frameworks/torchtitan/sizes.h"
 
-#include <algorithm>
-
 #include "estimator/frameworks/pieces/attention_workspace.h"
+#include "estimator/frameworks/pieces/table_gradient.h"
 
 namespace shardplan {
 namespace {
@@ -22,13 +21,6 @@ std::int64_t workspace_bytes(const TitanBlock& block, std::int64_t query_parts) 
 }
 
 }  // namespace
-
-std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::int64_t hidden) {
-  constexpr std::int64_t kFewTokens = 3072;
-  constexpr std::int64_t kTokensOfPart = 10;
-  return tokens <= kFewTokens ? 0
-                              : (tokens / kTokensOfPart + std::min(tokens, rows)) * hidden * kFp32;
-}
 
 TitanSizes::TitanSizes(const Job& job, const Plan& plan, bool is_moe)
     : TitanSizes(titan_block(job, plan, is_moe)) {}

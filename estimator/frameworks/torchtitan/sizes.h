@@ -43,10 +43,6 @@ struct TitanMla {
   std::int64_t output = 0;          // a*v*T
 };
 
-// The gradient of a table from more than 3072 tokens sums parts of at most ten tokens first
-// (ATen/native/cuda/Embedding.cu and EmbeddingBackwardKernel.cu, NROWS_PER_THREAD).
-std::int64_t table_workspace_bytes(std::int64_t tokens, std::int64_t rows, std::int64_t hidden);
-
 // Of one microbatch on one rank.
 struct TitanSizes {
   TitanSizes(const Job& job, const Plan& plan, bool is_moe);

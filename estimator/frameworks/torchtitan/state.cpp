@@ -1,9 +1,13 @@
 // What a torchtitan rank holds besides activations (data/frameworks/torchtitan.md): fp32
 // parameters, sharded by FSDP2 or whole under autocast, fused AdamW, pipeline buffers.
+#include "estimator/frameworks/torchtitan/state.h"
+
 #include <algorithm>
 
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
+#include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
+#include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/ledger/stage_tensors.h"
 
 namespace shardplan {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tools/from/shell/words.h"
+#include "tools/from/shell/read_shell.h"
 
 namespace shardplan {
 

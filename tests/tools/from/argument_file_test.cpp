@@ -1,12 +1,12 @@
 // Files of arguments that another script reads.
+#include "tests/data/message_of.h"
 #include "tools/from/argument_file.h"
+#include "tools/from/shell.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "tests/data/message_of.h"
-#include "tools/from/file.h"
 
 namespace shardplan {
 namespace {

@@ -1,12 +1,13 @@
+#include "tests/data/message_of.h"
+#include "tests/tools/run_program.h"
 #include "tools/from/file.h"
+#include "tools/from/shell.h"
+#include "tools/from/shell/read_shell.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "tests/data/message_of.h"
-#include "tests/tools/run_program.h"
-#include "tools/from/shell/words.h"
 
 namespace shardplan {
 namespace {

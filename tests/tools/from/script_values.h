@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tools/from/shell/read_shell.h"
 #include "tools/from/shell/words.h"
 
 namespace shardplan {

@@ -1,16 +1,16 @@
 // What a search asks, and that the command it prints asks for exactly the plan that it found.
+#include "estimator/price/price.h"
+#include "search/space/space.h"
+#include "tests/data/message_of.h"
+#include "tests/tools/commands/answer.h"
+#include "tools/from/shell/read_shell.h"
+#include "tools/options/plan_words.h"
 #include "tools/options/search_question.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "estimator/price/price.h"
-#include "search/space/space.h"
-#include "tests/data/message_of.h"
-#include "tests/tools/commands/answer.h"
-#include "tools/from/shell/words.h"
-#include "tools/options/plan_words.h"
 
 namespace shardplan {
 namespace {

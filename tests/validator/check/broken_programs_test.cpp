@@ -8,6 +8,7 @@
 #include "tests/validator/layouts.h"
 #include "tests/validator/refused.h"
 #include "validator/check/checks.h"
+#include "validator/check/communication.h"
 
 namespace shardplan {
 namespace {

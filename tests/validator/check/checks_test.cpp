@@ -1,4 +1,8 @@
+#include "tests/validator/layouts.h"
+#include "tests/validator/refused.h"
 #include "validator/check/checks.h"
+#include "validator/check/communication.h"
+#include "validator/check/streams.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +10,6 @@
 #include <functional>
 #include <string_view>
 
-#include "tests/validator/layouts.h"
-#include "tests/validator/refused.h"
 
 namespace shardplan {
 namespace {

@@ -9,6 +9,7 @@
 #include "tests/validator/layouts.h"
 #include "tests/validator/refused.h"
 #include "validator/check/checks.h"
+#include "validator/check/operations.h"
 #include "validator/program/operation_work.h"
 #include "validator/supervise/on_threads.h"
 

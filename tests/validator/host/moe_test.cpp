@@ -13,6 +13,7 @@
 #include "tests/validator/host/reference_model.h"
 #include "tests/validator/layouts.h"
 #include "validator/check/checks.h"
+#include "validator/check/streams.h"
 #include "validator/host/backend.h"
 #include "validator/host/ops.h"
 

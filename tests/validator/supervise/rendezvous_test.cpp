@@ -1,4 +1,7 @@
+#include "tests/few_threads.h"
 #include "validator/supervise/rendezvous.h"
+#include "validator/supervise/rendezvous_client.h"
+#include "validator/supervise/rendezvous_request.h"
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -15,8 +18,6 @@
 #include <system_error>
 #include <vector>
 
-#include "tests/few_threads.h"
-#include "validator/supervise/rendezvous_request.h"
 
 namespace shardplan {
 namespace {

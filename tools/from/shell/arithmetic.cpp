@@ -1,4 +1,6 @@
 // Arithmetic of a shell, which is C's: an expression is climbed by the levels of its operators.
+#include "tools/from/shell/arithmetic.h"
+
 #include <algorithm>
 #include <array>
 #include <cctype>

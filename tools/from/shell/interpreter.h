@@ -188,12 +188,14 @@ class ShellInterpreter {
   Status program(const Simple& simple);
   std::optional<Status> built_in(const Simple& simple);
   std::optional<Status> control(const Words& words);
+  void record(const Simple& simple);
+
+  // program_output.cpp: what programs write
   void print(const Simple& simple);
   std::optional<std::string> substitute(const std::string& text);
   std::string host_names(const Words& words, bool& known) const;
   std::string program_output(const Words& words, bool& known);
   std::optional<std::string> cut(const Words& words) const;
-  void record(const Simple& simple);
 
   // read.cpp: variables that commands read
   std::optional<Status> reading(const Simple& simple);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/from/shell/arithmetic.h"
 #include "tools/from/shell/words.h"
 
 namespace shardplan {

@@ -15,7 +15,7 @@
 #include "estimator/answer/stage_timeline.h"
 #include "estimator/answer/pipeline_step.h"
 #include "estimator/estimate.h"
-#include "estimator/frameworks/nanotron/blocks.h"
+#include "estimator/frameworks/nanotron/start_up.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/layer_partition.h"

@@ -7,6 +7,7 @@
 
 #include "tests/data/message_of.h"
 #include "tests/tools/from/script_values.h"
+#include "tools/from/shell/read_shell.h"
 #include "tools/from/shell/words.h"
 
 namespace shardplan {

@@ -1,0 +1,27 @@
+#include "estimator/frameworks/megatron/attention_backend.h"
+
+namespace shardplan {
+
+// TransformerEngine 2.8 pytorch/attention/dot_product_attention/utils.py, get_attention_backend:
+// FlashAttention 2 below compute capability 9.0, cuDNN from there on where it can; on 10.0 its
+// backward is not deterministic, and FlashAttention 2 has no heads with two widths.
+AttentionBackend attention_backend(const Job& job, const Plan&) {
+  const AttentionBackend chosen = job.profile.attention_backend;
+  const std::int64_t capability = job.cluster.gpu.compute_capability;
+  const bool flash_can = !job.model.is_mla();
+  if (chosen != AttentionBackend::kAuto) {
+    return chosen;
+  }
+  if (capability >= 100 && job.profile.deterministic_attention) {
+    return flash_can ? AttentionBackend::kFlash : AttentionBackend::kUnfused;
+  }
+  return capability > 0 && capability < 90 && flash_can ? AttentionBackend::kFlash
+                                                        : AttentionBackend::kFused;
+}
+
+bool saves_probabilities(const Job& job, const Plan& plan) {
+  const AttentionBackend backend = attention_backend(job, plan);
+  return backend == AttentionBackend::kUnfused || backend == AttentionBackend::kLocal;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,288 @@
+// Attention of a Megatron layer: grouped-query and multi-latent, with norms, rotary embedding,
+// projections and context parallelism. Letters in block_rows.h; ql, kl, dn, dr, dv are the widths
+// of multi-latent attention.
+
+#include "estimator/frameworks/megatron/blocks/attention.h"
+
+#include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/blocks/core_attention.h"
+#include "estimator/frameworks/megatron/blocks/linear.h"
+
+namespace shardplan {
+namespace {
+
+void add_qkv_projection(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const AttentionWidths widths = attention_widths(block);
+  const std::int64_t packed = s.tokens * widths.qkv();
+  if (s.gathers_sequence && !has_local_layers(block.job)) {
+    rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
+             "h*T: LayerNormLinear gathers its input for the product and frees it");
+    rows.use("attention.gathered_norm_output_again", block.gathered_again(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
+             "h*T: gathered again for the weight gradient");
+  }
+  if (s.gathers_sequence) {
+    rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
+             Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
+  }
+  const bool in_place = works_on_packed_qkv(block);
+  const bool rotates = block.job.model.learned_positions == 0;
+  const bool checkpointed = keeps_packed_qkv(block);
+  rows.use("attention.packed_qkv", in_place || checkpointed ? 0 : packed, s.dtype,
+           Step::kForwardQkv, Step::kForwardLayout,
+           "(a+2k)*d*T/t: output of the product, split and copied by the attention layout");
+  rows.use("attention.unrotated_query", rotates ? s.tokens * widths.query : 0, s.dtype,
+           Step::kForwardLayout, Step::kForwardLayout,
+           "a*d*T/t: the reshape before the fused rotary embedding copies");
+  rows.use("attention.unrotated_gradients", rotates ? s.tokens * (widths.query + widths.key) : 0,
+           s.dtype, Step::kBackwardLayout, Step::kBackwardLayout,
+           "(a+k)*d*T/t: gradients of q and k before the rotary embedding");
+  rows.use("attention.packed_qkv_gradient", packed, s.dtype, Step::kBackwardLayout,
+           block.weight_step(Step::kBackwardQkv), "(a+2k)*d*T/t");
+  rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardQkv,
+           Step::kBackwardNorm, "h*u: gradient of the norm's output");
+  add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", packed, Step::kBackwardQkv);
+  add_weight_gradient(block, "attention.qkv_weight_gradient", s.hidden * widths.qkv(),
+                      block.weight_step(Step::kBackwardQkv));
+}
+
+// Down-projections are duplicated over tp and work on this rank's share of the sequence; the norms
+// of the compressed vectors are part of the up-projections (LayerNormLinear), which save both.
+void add_mla_compression(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const MlaSpec& mla = block.job.model.mla;
+  RowList& rows = block.rows;
+  const std::int64_t kv_down = mla.kv_lora_rank + mla.qk_rope_head_dim;
+  const Life raw{.born = Step::kForwardQkv,
+                 .last_forward_use = Step::kForwardLayout,
+                 .dies = Step::kBackwardQkv};
+  const Life normed{.born = Step::kForwardQkv,
+                    .last_forward_use = Step::kForwardLayout,
+                    .dies = block.weight_step(Step::kBackwardQkv)};
+  rows.keep("attention.q_down", s.sharded_tokens * mla.q_lora_rank, s.dtype, raw,
+            "ql*u: input of the q norm");
+  rows.keep("attention.q_down_norm_output",
+            block.linear_elements(s.sharded_tokens * mla.q_lora_rank), block.linear_dtype(), normed,
+            "ql*u: input of the q up-projection");
+  rows.keep("attention.kv_down", s.sharded_tokens * kv_down, s.dtype, raw,
+            "(kl+dr)*u: input of the kv norm and the rotary part of the keys");
+  rows.keep("attention.kv_down_norm_output",
+            block.linear_elements(s.sharded_tokens * mla.kv_lora_rank), block.linear_dtype(),
+            normed, "kl*u: input of the kv up-projection");
+  rows.use("attention.compressed_gradients",
+           s.sharded_tokens * (mla.q_lora_rank + kv_down + mla.kv_lora_rank), s.dtype,
+           Step::kBackwardQkv, Step::kBackwardQkv, "(ql+2*kl+dr)*u");
+}
+
+// A checkpoint around core attention saves what it is given: q and k after the rotary embedding,
+// and v as a part of the packed product. The copies in one layout are made inside it. Core's own
+// attention saves the same, and makes none.
+void add_checkpointed_qkv(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const AttentionWidths widths = attention_widths(block);
+  const bool rotates = block.job.model.learned_positions == 0;
+  const bool batch_first = copies_batch_first(block);
+  const auto saved = [](Step born) {
+    return Life{.born = born,
+                .last_forward_use = Step::kForwardAttention,
+                .dies = Step::kBackwardAttention};
+  };
+  block.rows.keep("attention.packed_qkv", s.tokens * widths.qkv(), s.dtype,
+                  saved(Step::kForwardQkv), "(a+2k)*d*T/t: held by the checkpoint, v is a part");
+  block.rows.keep("attention.rotated_query_key",
+                  rotates ? s.tokens * (widths.query + widths.key) : 0, s.dtype,
+                  saved(Step::kForwardLayout), "(a+k)*d*T/t: the checkpoint's q and k");
+  block.rows.recompute("attention.one_layout",
+                       has_local_layers(block.job) ? 0
+                       : rotates && !batch_first   ? s.tokens * widths.value
+                                                   : s.tokens * widths.qkv(),
+                       s.dtype, saved(Step::kForwardAttention), Step::kBackwardAttention,
+                       "k*d*T/t: v copied out of the packed product, to the layout of q and k");
+}
+
+void add_qkv(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const AttentionWidths widths = attention_widths(block);
+  const bool repeats = repeats_key_values(block);
+  const std::int64_t elements = s.tokens * (repeats ? widths.query : widths.qkv());
+  const Life life{.born = works_on_packed_qkv(block) ? Step::kForwardQkv : Step::kForwardLayout,
+                  .last_forward_use = Step::kForwardAttention,
+                  .dies = Step::kBackwardAttention};
+  if (block.job.model.is_mla() && block.selective() && block.recomputed().mla_up_proj) {
+    rows.recompute("attention.qkv", elements, s.dtype, life, Step::kBackwardAttention,
+                   "(2*a*(dn+dr)+a*dv)*T/t: mla_up_proj recompute discards q, k and v");
+    rows.use("attention.qkv_again", elements, s.dtype, Step::kBackwardAttention, Step::kBackwardQkv,
+             kComputedAgain);
+  } else if (keeps_packed_qkv(block)) {
+    add_checkpointed_qkv(block);
+  } else {
+    rows.keep("attention.qkv", elements, s.dtype, life,
+              repeats ? "a*d*T/t: q, copied out of the packed product"
+                      : "(a+2k)*d*T/t: q and k after the rotary embedding, v copied out of the "
+                        "packed product: TE's fused attention wants one layout");
+  }
+  if (block.job.model.qk_norm) {
+    rows.keep("attention.qk_norm_input", s.tokens * (widths.query + widths.key), s.dtype,
+              {.born = Step::kForwardLayout,
+               .last_forward_use = Step::kForwardLayout,
+               .dies = Step::kBackwardLayout},
+              "(a+k)*d*T/t: inputs of the norms of q and k");
+  }
+}
+
+void add_projection(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const AttentionWidths widths = attention_widths(block);
+  const std::int64_t input = block.linear_elements(s.tokens * widths.output);
+  if (block.saves_fp8_of_saved()) {
+    rows.keep("attention.projection_input_fp8", input, DType::kFp8,
+              {.born = Step::kForwardProjection,
+               .last_forward_use = Step::kForwardProjection,
+               .dies = block.weight_step(Step::kBackwardProjection)},
+              "a*d*T/t: the projection saves its own fp8 copy of the attention output");
+  } else if (block.plan.precision == Precision::kFp8) {
+    rows.use("attention.projection_input_fp8", input, DType::kFp8, Step::kForwardProjection,
+             Step::kForwardProjection, "a*d*T/t: cast for the product, saved in bf16");
+    rows.use("attention.projection_input_fp8_again", input, DType::kFp8,
+             block.weight_step(Step::kBackwardProjection),
+             block.weight_step(Step::kBackwardProjection), "a*d*T/t: cast for the weight gradient");
+  }
+  if (s.gathers_sequence) {
+    rows.use("attention.full_projection_output", s.hidden * s.tokens, s.dtype,
+             Step::kForwardProjection, Step::kForwardProjection,
+             "h*T: partial sums before the reduce-scatter");
+    rows.use("attention.gathered_projection_gradient", block.output_gradient(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kBackwardProjection,
+             block.weight_step(Step::kBackwardProjection),
+             "h*T: output gradient gathered for both products of the projection");
+  }
+  const std::int64_t dropped = drops_hidden(block) ? s.hidden * s.sharded_tokens : 0;
+  rows.keep("attention.hidden_dropout_mask", dropped, DType::kBool,
+            {.born = Step::kForwardProjection,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardProjection},
+            "h*u: saved by the fused addition of bias, dropout and residual");
+  rows.use("attention.dropped_gradient", dropped, s.dtype, Step::kBackwardProjection,
+           Step::kBackwardProjection, "h*u: gradient behind dropout");
+  rows.use("attention.projection_output", s.hidden * s.sharded_tokens, s.dtype,
+           Step::kForwardProjection, Step::kForwardProjection, "h*u: before the residual add");
+  if (block.job.model.norms_per_layer > 2) {
+    rows.keep("attention.post_norm_input", s.hidden * s.sharded_tokens, s.dtype,
+              {.born = Step::kForwardProjection,
+               .last_forward_use = Step::kForwardProjection,
+               .dies = Step::kBackwardProjection},
+              "h*u: input of the norm after attention (Gemma 2 and 3)");
+  }
+  const auto add_gradient = s.gathers_sequence ? add_fp8_part : add_fp8_cast;
+  add_gradient(block, "attention.projection_gradient_fp8", s.hidden * s.sharded_tokens,
+               Step::kBackwardProjection);
+  add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
+                      block.weight_step(Step::kBackwardProjection));
+}
+
+}  // namespace
+
+void add_layer_input(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t sequence = s.hidden * s.sharded_tokens;
+  rows.keep("input", sequence, s.dtype,
+            {.born = Step::kForwardInput,
+             .last_forward_use = Step::kForwardProjection,
+             .dies = Step::kBackwardNorm},
+            "h*u: residual stream, saved as input of the attention norm");
+  rows.keep("attention.norm_statistics", norm_statistics(block), DType::kFp32,
+            {.born = Step::kForwardNorm,
+             .last_forward_use = Step::kForwardNorm,
+             .dies = Step::kBackwardNorm},
+            "u: reciprocal root mean square (LayerNorm: and the mean), fp32");
+  const Life norm{
+      .born = Step::kForwardNorm,
+      .last_forward_use = Step::kForwardQkv,
+      .dies = s.gathers_sequence ? Step::kBackwardQkv : block.weight_step(Step::kBackwardQkv)};
+  // Computed again when the gradient of attention's output arrives (transformer_layer.py,
+  // input_layernorm_checkpoint).
+  const bool recomputed = block.selective() && block.recomputed().layernorm &&
+                          separate_norms(block.job, block.is_moe).attention;
+  rows.use("attention.norm_output_again", recomputed ? sequence : 0, s.dtype,
+           Step::kBackwardProjection, Step::kBackwardNorm, kComputedAgain);
+  keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output",
+                    block.linear_elements(sequence), block.linear_dtype(), norm,
+                    "h*u: saved sharded by the linear layer, gathered again in backward");
+  rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
+           "h*u: arrives from the next layer, kept for the residual path");
+  rows.use("ffn_input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,
+           "h*u: gradient between attention and FFN, residual added");
+  rows.use("input_gradient", sequence, s.dtype, Step::kBackwardNorm, Step::kBackwardInput,
+           "h*u: leaves to the layer before");
+  rows.use("output", sequence, s.dtype, Step::kForwardOutput, Step::kForwardOutput,
+           "h*u: becomes the input of the next layer");
+}
+
+void add_attention(MegatronBlock& block) {
+  add_qkv_projection(block);
+  if (block.job.model.is_mla()) {
+    add_mla_compression(block);
+  }
+  add_qkv(block);
+  add_te_attention(block);
+  add_projection(block);
+}
+
+// Transformer Engine, context_parallel.py. KV = 2*k*d*T/t elements of this rank's keys and values.
+void add_context_parallel(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const AttentionWidths widths = attention_widths(block);
+  RowList& rows = block.rows;
+  const std::int64_t c = block.plan.cp;
+  const std::int64_t key_values = s.tokens * (widths.key + widths.value);
+  const std::int64_t output = s.tokens * widths.output;
+  const Step forward = Step::kForwardAttention;
+  const Step backward = Step::kBackwardAttention;
+  const Component comm = Component::kCommunication;
+  if (c == 1) {
+    return;
+  }
+  switch (block.plan.cp_method) {
+    case CpMethod::kRing:
+      rows.use_as(comm, "attention.ring_key_values", c * key_values, s.dtype, forward, forward,
+                  "c*KV: one receive buffer per step, all alive until the call returns");
+      rows.use("attention.ring_step_outputs", c * output, s.dtype, forward, forward,
+               "c*a*d*T/t: outputs of every step, combined at the end");
+      rows.use("attention.ring_step_statistics", (c + 2) * s.query_heads * s.tokens, DType::kFp32,
+               forward, forward, "(c+2)*a*T/t: per step in fp32, their combination in fp64");
+      rows.use_as(comm, "attention.ring_exchange", 4 * key_values, s.dtype, backward, backward,
+                  "4*KV: two buffers of keys and values with their gradients");
+      rows.use("attention.ring_step_gradients", s.tokens * widths.qkv(), s.dtype, backward,
+               backward, "(a+2k)*d*T/t: gradients of one step before they are added");
+      break;
+    case CpMethod::kAllGather:
+      rows.keep("attention.step_outputs", output, s.dtype,
+                {.born = forward, .last_forward_use = forward, .dies = backward},
+                "a*d*T/t: outputs of the two halves, saved apart from the projection's input");
+      rows.use_as(comm, "attention.gathered_key_values", 2 * c * key_values, s.dtype, forward,
+                  forward, "2*c*KV: gathered, and reordered to sequence order");
+      rows.use_as(comm, "attention.gathered_key_values_again", 2 * c * key_values, s.dtype,
+                  backward, backward, "2*c*KV");
+      rows.use_as(comm, "attention.gathered_key_value_gradients", c * key_values, s.dtype, backward,
+                  backward, "c*KV: before their reduce-scatter");
+      break;
+    case CpMethod::kA2a:
+      rows.keep("attention.output_before_a2a", output, s.dtype,
+                {.born = forward, .last_forward_use = forward, .dies = backward},
+                "a*d*T/t: saved by attention apart from the projection's input (TE >= 2.8)");
+      rows.use_as(comm, "attention.a2a_forward", 2 * s.tokens * widths.query, s.dtype, forward,
+                  forward, "2*a*d*T/t: reordered and received queries");
+      rows.use_as(comm, "attention.a2a_backward", 2 * s.tokens * widths.query, s.dtype, backward,
+                  backward, "2*a*d*T/t: reordered and received gradients");
+      break;
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,11 @@
+// Feed-forward part of a Megatron layer, dense or of experts: its rows.
+#pragma once
+
+#include "estimator/frameworks/megatron/blocks.h"
+
+namespace shardplan {
+
+void add_dense_ffn(MegatronBlock& block);
+void add_moe(MegatronBlock& block);
+
+}  // namespace shardplan

@@ -1,0 +1,10 @@
+// Attention of a Megatron-core layer under the local spec: its rows.
+#pragma once
+
+#include "estimator/frameworks/megatron/blocks.h"
+
+namespace shardplan {
+
+void add_local_attention(MegatronBlock& block);
+
+}  // namespace shardplan

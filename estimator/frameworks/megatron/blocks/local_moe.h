@@ -1,0 +1,10 @@
+// Mixture of experts of a Megatron-core layer under the local spec: its rows.
+#pragma once
+
+#include "estimator/frameworks/megatron/blocks.h"
+
+namespace shardplan {
+
+void add_local_moe(MegatronBlock& block);
+
+}  // namespace shardplan

@@ -1,0 +1,17 @@
+// The cluster that the options name, with as many GPUs as they or the run's file say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/read/library.h"
+#include "tools/options/options.h"
+
+namespace shardplan {
+
+// The cluster, with as many GPUs as the options or else the run's launcher say.
+ClusterSpec cluster_of(const Options& options, const Library& library, std::int64_t of_launcher,
+                       std::vector<std::string>& warnings);
+
+}  // namespace shardplan
