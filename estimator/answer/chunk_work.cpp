@@ -86,7 +86,7 @@ SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp) 
   };
   SendTimes sends = {.hidden_s = visible_s(whole / sharded_over, gather_s),
                      .pass = host_cost_of_pass(job, plan, framework.kernels.host)};
-  if (framework.sends_logits) {
+  if (framework.kernels.parted_loss != nullptr) {
     const double logits =
         number(tokens_per_microbatch(job, plan) * padded_vocab(job, plan) / plan.tp);
     sends.logits_s = visible_s(logits * element_bytes, 0);

@@ -19,11 +19,12 @@ AfterPipeline slowest_after_pipeline(const Job& job, const Plan& plan,
                                      std::int64_t num_microbatches, const PipelineStep& pipeline,
                                      std::span<const RankUpdate> updates) {
   const UpdateTimes& times = framework_of(job.profile).update;
+  const bool behind_longest = hides_behind_longest(times, job.profile, plan);
   AfterPipeline slowest;
   for (std::size_t i = 0; i < pipeline.num_ranks; ++i) {
     const DecidingRank& rank = pipeline.ranks[i];
     const RankUpdate& update = updates[rank.kind];
-    const MicrobatchWork& work = hides_behind(job.profile, plan, rank.work, pipeline.longest);
+    const MicrobatchWork& work = behind_longest ? pipeline.longest : rank.work;
     const AfterPipeline after = {.data_parallel_s = exposed_data_parallel_s(
                                      job, plan, times, update, num_microbatches, work),
                                  .optimizer_s = update.optimizer_s};
@@ -62,11 +63,9 @@ MicrobatchWork longest_work(std::span<const RankWork> works,
   return longest;
 }
 
-const MicrobatchWork& hides_behind(const FrameworkProfile& profile, const Plan& plan,
-                                   const MicrobatchWork& own, const MicrobatchWork& longest) {
-  const auto gathers_once = framework_of(profile).update.gathers_once;
-  const bool waits = plan.zero >= 2 && (gathers_once == nullptr || !gathers_once(profile, plan));
-  return waits ? longest : own;
+bool hides_behind_longest(const UpdateTimes& update, const FrameworkProfile& profile,
+                          const Plan& plan) {
+  return plan.zero >= 2 && (update.gathers_once == nullptr || !update.gathers_once(profile, plan));
 }
 
 PipelineStep pipeline_step(const ScheduleShape& shape, const PipelineLayout& ranks,

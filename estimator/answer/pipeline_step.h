@@ -22,13 +22,14 @@ struct RankWork {
 };
 RankWork added_up(const ChunkWork& work);
 MicrobatchWork microbatch_work(const RankWork& work, const ReplaySeconds& replay);
-// Of the rank that takes longest. What ZeRO 2 and 3 gather and reduce in every microbatch has so
-// long on every rank, as all wait for the slowest; the others' communication follows a rank's own
-// last microbatch.
+// The work of the rank that takes longest.
 MicrobatchWork longest_work(std::span<const RankWork> works,
                             std::span<const ReplaySeconds> replays);
-const MicrobatchWork& hides_behind(const FrameworkProfile& profile, const Plan& plan,
-                                   const MicrobatchWork& own, const MicrobatchWork& longest);
+// Whether communication may hide behind the work of the longest rank, not a rank's own: what ZeRO 2
+// and 3 gather and reduce in every microbatch has so long on every rank, as all wait for the
+// slowest; the others' communication follows a rank's own last microbatch.
+bool hides_behind_longest(const UpdateTimes& update, const FrameworkProfile& profile,
+                          const Plan& plan);
 
 // A rank that may be the slowest after the pipeline: its work on one microbatch, which
 // communication may hide behind, and its kind.

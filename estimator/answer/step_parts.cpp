@@ -98,9 +98,10 @@ StageUpdate StepParts::after_pipeline(std::int64_t pp_rank) const {
     return exposed_data_parallel_s(job, plan, update, updates_[kind], shape.num_microbatches,
                                    beside);
   };
-  const MicrobatchWork own = microbatch_work(of_ranks_[kind], replays_of_ranks_[kind]);
   const double exposed_s =
-      visible_s(hides_behind(job.profile, plan, own, longest_work(of_ranks_, replays_of_ranks_)));
+      visible_s(hides_behind_longest(update, job.profile, plan)
+                    ? longest_work(of_ranks_, replays_of_ranks_)
+                    : microbatch_work(of_ranks_[kind], replays_of_ranks_[kind]));
   return {.data_parallel_s = exposed_s,
           .data_parallel_hidden_s = std::max(0.0, visible_s({}) - exposed_s),
           .optimizer_s = updates_[kind].optimizer_s};

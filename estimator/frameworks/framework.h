@@ -91,8 +91,6 @@ struct Framework {
   const BlockKernels& kernels;
   const UpdateTimes& update;
 
-  // Head, cast and loss may lie on different stages, which send logits.
-  bool sends_logits = false;
   // Stages do nothing else while one receives what another sends, both ways.
   bool waits_for_receives = false;
   // Without an interleaved schedule stages send between passes, whatever was asked for.

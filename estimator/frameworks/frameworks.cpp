@@ -188,7 +188,6 @@ constexpr Framework kNanotron = {.rules = nanotron_validity_rules,
                                  .built = nanotron_built,
                                  .kernels = kNanotronKernels,
                                  .update = kNanotronUpdate,
-                                 .sends_logits = true,
                                  .waits_for_receives = true,
                                  .add_outside = add_nanotron_outside,
                                  .not_counted = nanotron_not_counted};

@@ -120,20 +120,33 @@ double exposed_below_zero_3_s(const Job& job, const Plan& plan, const RankUpdate
   return reductions * reduced_s + beside_compute_s(update.gather, forward_s);
 }
 
-double exposed_by_zero_s(const Job& job, const Plan& plan, const RankUpdate& update,
-                         double microbatches, const MicrobatchWork& work) {
-  return plan.zero < 3 ? exposed_below_zero_3_s(job, plan, update, microbatches, work,
-                                                update.all_reduce.alone_s)
-                       : microbatches * exposed_every_microbatch_s(job, update, work);
+namespace {
+
+double exposed_by_zero_s(const Job& job, const Plan& plan, const UpdateTimes& times,
+                         const RankUpdate& update, double microbatches,
+                         const MicrobatchWork& work) {
+  if (plan.zero >= 3) {
+    return times.exposed_zero_3_s != nullptr
+               ? times.exposed_zero_3_s(job, plan, update, microbatches, work)
+               : microbatches * exposed_every_microbatch_s(job, update, work);
+  }
+  const double seconds =
+      exposed_below_zero_3_s(job, plan, update, microbatches, work, update.all_reduce.alone_s);
+  const bool gathers_updated =
+      plan.zero == 0 && times.gathers_updated != nullptr && times.gathers_updated(job, plan);
+  return gathers_updated ? seconds + update.gather.alone_s : seconds;
 }
+
+}  // namespace
 
 double exposed_data_parallel_s(const Job& job, const Plan& plan, const UpdateTimes& times,
                                const RankUpdate& update, std::int64_t microbatches,
                                const MicrobatchWork& work) {
-  const auto exposed_s = times.exposed_s != nullptr ? times.exposed_s : exposed_by_zero_s;
-  return (exposed_s(job, plan, update, number(microbatches), work) + update.tied_s +
-          update.largest_values_s) *
-         job.profile.exposed_dp_share;
+  const double m = number(microbatches);
+  const double seconds = times.exposed_s != nullptr
+                             ? times.exposed_s(job, plan, update, m, work)
+                             : exposed_by_zero_s(job, plan, times, update, m, work);
+  return (seconds + update.tied_s + update.largest_values_s) * job.profile.exposed_dp_share;
 }
 
 double optimizer_s(const Job& job, const Plan& plan, const UpdateTimes& times,

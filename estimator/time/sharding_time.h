@@ -13,7 +13,10 @@ double weight_bytes(const Plan& plan);
 RankUpdate rank_update(const Job& job, const Plan& plan, const UpdateTimes& times,
                        const ShardingGroups& groups, const RankParameters& parameters);
 
-// The communication of the update that stays visible, over all microbatches.
+// The communication of the update that stays visible, over all microbatches. ZeRO 0 reduces once; 1
+// reduces once and gathers the updated parameters; 2 keeps gradients sharded, so every microbatch
+// reduces; 3 gathers every block for forward and for backward and reduces, every microbatch, with
+// the next block in flight (arXiv 1910.02054 section 7).
 double exposed_data_parallel_s(const Job& job, const Plan& plan, const UpdateTimes& times,
                                const RankUpdate& update, std::int64_t microbatches,
                                const MicrobatchWork& work);
@@ -23,17 +26,11 @@ double optimizer_s(const Job& job, const Plan& plan, const UpdateTimes& times,
 
 // --- what a framework's update is made of ---
 
-// Gathers and reductions that stay visible where every one runs beside the pass that it belongs to:
-// ZeRO 0 reduces once; 1 reduces once and gathers the updated parameters; 2 keeps gradients
-// sharded, so every microbatch reduces; 3 gathers every block for forward and for backward and
-// reduces, every microbatch, with the next block in flight (arXiv 1910.02054 section 7).
-double exposed_by_zero_s(const Job& job, const Plan& plan, const RankUpdate& update,
-                         double microbatches, const MicrobatchWork& work);
-
-// The same of ZeRO 0 to 2 where a sum of whole gradients, as profiles may want, takes so long.
+// Gathers and reductions of ZeRO 0 to 2 that stay visible, every one beside the pass that it
+// belongs to; `summed_s` is what a sum of whole gradients takes, where profiles want that.
 double exposed_below_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& update,
                               double microbatches, const MicrobatchWork& work, double summed_s);
-// Of ZeRO 3, in every microbatch.
+// What stays visible of ZeRO 3 in every microbatch.
 double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
                                   const MicrobatchWork& work);
 

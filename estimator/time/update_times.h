@@ -92,15 +92,15 @@ struct UpdatedElements {
 
 // One row a framework.
 struct UpdateTimes {
-  const HostLaunches& host;
+  const HostLaunches& host;  // of the host that clips and steps
 
   // --- gathers and reductions ---
 
-  // Copy engines gather, where they reach all members of a group.
+  // Copy engines gather parameters, where they reach all members of a group.
   bool moves_by_copies = false;
   // Gathers and reductions run on NCCL's many channels, not on few.
   bool has_wide_collectives = false;
-  // Collectives that gather or reduce all parameters once; none: one.
+  // How many collectives gather or reduce all parameters once; none: one.
   double (*num_collectives)(const Job& job, const Plan& plan) = nullptr;
   // Bytes of gathered parameters; none: of the type that products read.
   double (*gathered_bytes)(const Job& job, const Plan& plan, const GroupParameters& part) = nullptr;
@@ -108,10 +108,10 @@ struct UpdateTimes {
   // nothing does.
   void (*add_copies)(RankUpdate& total, const Job& job, const Plan& plan,
                      const GroupParameters& part, const GroupShape& shard) = nullptr;
-  // Under ZeRO 3 a backward pass gathers layers again, and no other parameters. Without a pipeline
+  // A backward pass under ZeRO 3 gathers layers again, and no other parameters. Without a pipeline
   // the last layer is still there.
   bool regathers_layers = false;
-  // Of a rank that holds so many elements that are divided; none: not asked for.
+  // Shares of a rank that holds so many elements that are divided; none: not asked for.
   LayerShares (*layer_shares)(const Job& job, const Plan& plan, std::int64_t held) = nullptr;
 
   // --- what stays visible of them ---
@@ -119,7 +119,13 @@ struct UpdateTimes {
   // Parameters are gathered once a step, and gradients reduced after the last microbatch; none:
   // under ZeRO 3 in every microbatch.
   bool (*gathers_once)(const FrameworkProfile& profile, const Plan& plan) = nullptr;
-  // Over all microbatches; none: exposed_by_zero_s.
+  // Seconds under ZeRO 3, over all microbatches; none: exposed_every_microbatch_s of each.
+  double (*exposed_zero_3_s)(const Job& job, const Plan& plan, const RankUpdate& update,
+                             double microbatches, const MicrobatchWork& work) = nullptr;
+  // Whether ranks update parts of the parameters under ZeRO 0, too, and gather them; none: never.
+  bool (*gathers_updated)(const Job& job, const Plan& plan) = nullptr;
+  // Seconds under any ZeRO, over all microbatches; none: every collective beside the pass that it
+  // belongs to (exposed_data_parallel_s).
   double (*exposed_s)(const Job& job, const Plan& plan, const RankUpdate& update,
                       double microbatches, const MicrobatchWork& work) = nullptr;
 

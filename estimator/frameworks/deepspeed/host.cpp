@@ -36,7 +36,7 @@ constexpr HostTable kTable = {.host_slowdown = kMeasuringHost,
                               .head_norms = kEagerHeadNorms,
                               .ends = microseconds(1700, 2500)};
 
-// Of ZeRO-2 and 3.
+// ZeRO-2 and 3 have hooks, ZeRO-1 none.
 HostCost layer_hooks(const Job& job, const Plan& plan, const LayerSpec& /*layer*/) {
   HostCost cost;
   if (plan.zero <= 1) {

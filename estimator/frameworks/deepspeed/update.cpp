@@ -16,7 +16,7 @@
 namespace shardplan {
 namespace {
 
-// Out of its output: what shares a gather of ZeRO-3 (partition_parameters.py,
+// What shares a gather of ZeRO-3 is copied out of its output (partition_parameters.py,
 // AllGatherCoalescedHandle.wait).
 constexpr KernelBytes kGathered = {.streamed = 4};
 
@@ -124,7 +124,7 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
   const double reduced_and_gathered_s =
       plan.zero < 3 ? exposed_below_zero_3_s(job, plan, update, microbatches, work,
                                              exposed_sum_s(job, plan, update, work.backward_s))
-                    : exposed_by_zero_s(job, plan, update, microbatches, work);
+                    : microbatches * exposed_every_microbatch_s(job, update, work);
   return reduced_and_gathered_s + offload_copies_s(job, plan, update, microbatches, work);
 }
 

@@ -238,6 +238,7 @@ double host_orthogonalize_s(const Job& job) {
   constexpr double kMatrix = 350 * kMicro;
   return kMatrix * job.cluster.host_slowdown;
 }
+
 constinit const HostLaunches kMegatronHost = {
     .table = [](const FrameworkProfile&) { return &kEngine; },
     .layer = layer_launches,

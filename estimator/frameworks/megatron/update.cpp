@@ -24,7 +24,8 @@ bool gathers_in_fp8(const Job& job, const Plan& plan) {
 // the last layers, and ends when the first layer and the embedding are reduced
 // (_root_post_backward); what is gathered for the next step hides behind nothing
 // (data/measured/README.md, overlaps_two_gpus_h200).
-double exposed_fsdp_s(const RankUpdate& update, double microbatches, const MicrobatchWork& work) {
+double exposed_fsdp_s(const Job& /*job*/, const Plan& /*plan*/, const RankUpdate& update,
+                      double microbatches, const MicrobatchWork& work) {
   const LayerShares& of = update.shares;
   const BesideCost& gather = update.gather;
   const BesideCost reduce = update.reduce + update.replica;
@@ -60,16 +61,6 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
   const bool is_blockwise = job.profile.fp8_recipe == Fp8Recipe::kBlockwise;
   total.largest_values_s += all_reduce_s(
       job.cluster, shard, kFloatBytes * (is_blockwise ? number(part.linear) / kBlock : 1));
-}
-
-double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
-                 const MicrobatchWork& work) {
-  if (plan.zero >= 3 && is_megatron_fsdp(job, plan)) {
-    return exposed_fsdp_s(update, microbatches, work);
-  }
-  const double by_zero_s = exposed_by_zero_s(job, plan, update, microbatches, work);
-  const bool gathers_updated = plan.zero == 0 && divides_muon(job, plan);
-  return by_zero_s + (gathers_updated ? update.gather.alone_s : 0);
 }
 
 // Megatron-core's gradients become fp32 where the optimizer takes no others; its norm reads them,
@@ -177,7 +168,8 @@ constinit const UpdateTimes kMegatronUpdate = {.host = kMegatronHost,
                                                .gathered_bytes = gathered_bytes,
                                                .add_copies = add_copies,
                                                .layer_shares = fsdp_shares,
-                                               .exposed_s = exposed_s,
+                                               .exposed_zero_3_s = exposed_fsdp_s,
+                                               .gathers_updated = divides_muon,
                                                .step_kernels = engine_step_kernels,
                                                .buffer_kernels = engine_buffer_kernels,
                                                .weight_kernels = fp8_weight_kernels,
@@ -187,7 +179,7 @@ constinit const UpdateTimes kMegatronUpdate = {.host = kMegatronHost,
 constinit const UpdateTimes kMegatronLocalUpdate = {.host = kMegatronLocalHost,
                                                     .gathered_bytes = gathered_bytes,
                                                     .add_copies = add_copies,
-                                                    .exposed_s = exposed_s,
+                                                    .gathers_updated = divides_muon,
                                                     .step_kernels = adamw_kernels,
                                                     .buffer_kernels = local_buffer_kernels,
                                                     .offloaded_step_s = offloaded_step_s,
@@ -196,7 +188,7 @@ constinit const UpdateTimes kMegatronLocalUpdate = {.host = kMegatronLocalHost,
 constinit const UpdateTimes kMegatronPaperUpdate = {.host = kUnmeasuredHost,
                                                     .gathered_bytes = gathered_bytes,
                                                     .add_copies = add_copies,
-                                                    .exposed_s = exposed_s,
+                                                    .gathers_updated = divides_muon,
                                                     .step_kernels = engine_step_kernels,
                                                     .buffer_kernels = engine_buffer_kernels,
                                                     .offloaded_step_s = offloaded_step_s,

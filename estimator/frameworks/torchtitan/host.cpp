@@ -138,6 +138,7 @@ double shardings_per_microbatch(const Job& job, const Plan& plan) {
                    static_cast<double>(job.global_batch)
              : 1;
 }
+
 constinit const HostLaunches kTorchtitanHost = {
     .table = table_of,
     .shardings_per_microbatch = shardings_per_microbatch,

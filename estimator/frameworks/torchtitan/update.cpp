@@ -35,10 +35,10 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
   total.reduce_copies_s += elementwise_s(job.cluster.gpu, whole * kChunked);
 }
 
-double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
-                 const MicrobatchWork& work) {
-  if (plan.zero < 3 || !gathers_once(job.profile, plan)) {
-    return exposed_by_zero_s(job, plan, update, microbatches, work);
+double exposed_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                        double microbatches, const MicrobatchWork& work) {
+  if (!gathers_once(job.profile, plan)) {
+    return microbatches * exposed_every_microbatch_s(job, update, work);
   }
   const double copies_s = update.gather_copies_s + update.reduce_copies_s;
   return beside_compute_s(update.gather, work.forward_s) +
@@ -60,7 +60,7 @@ constinit const UpdateTimes kTorchtitanUpdate = {.host = kTorchtitanHost,
                                                  .num_collectives = num_collectives,
                                                  .add_copies = add_copies,
                                                  .gathers_once = gathers_once,
-                                                 .exposed_s = exposed_s,
+                                                 .exposed_zero_3_s = exposed_zero_3_s,
                                                  .step_kernels = step_kernels};
 
 }  // namespace shardplan
