@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "search/space/default_space.h"
+
 namespace shardplan {
 
 namespace {

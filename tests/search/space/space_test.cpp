@@ -1,11 +1,11 @@
 #include "search/space/space.h"
+#include "search/space/default_space.h"
+#include "tests/search/jobs.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <numeric>
-
-#include "tests/search/jobs.h"
 
 namespace shardplan {
 
