@@ -3,11 +3,14 @@
 // Defaults as in DeepSpeed 0.19.6 runtime/config.py, runtime/constants.py and
 // runtime/zero/config.py. What says "auto" is filled in by transformers (integrations/deepspeed.py,
 // HfTrainerDeepSpeedConfig.trainer_config_process and trainer_config_finalize).
+#include "data/arguments/deepspeed.h"
+
 #include <algorithm>
 #include <array>
 #include <span>
 #include <string_view>
 
+#include "data/arguments/environment.h"
 #include "data/arguments/run_settings.h"
 #include "data/read/json_message.h"
 

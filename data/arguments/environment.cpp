@@ -1,10 +1,13 @@
 // Environment variables of a run that decide about memory: the allocator's settings, NCCL's
 // buffers, Transformer Engine's choice of kernels.
+#include "data/arguments/environment.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 
 #include "data/arguments/run_settings.h"
+#include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 #include "estimator/frameworks/framework.h"
 

@@ -1,4 +1,6 @@
 // A Python list of integers as Megatron-LM's arguments write it: ([0]*1+[1]*15).
+#include "data/arguments/integer_pattern.h"
+
 #include <charconv>
 
 #include "data/arguments/run_settings.h"

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 
+#include "data/arguments/environment.h"
+#include "data/arguments/megatron_model.h"
+#include "data/arguments/megatron_plan.h"
+#include "data/frameworks/framework.h"
 #include "data/models/config.h"
 #include "data/read/json_message.h"
 #include "estimator/frameworks/megatron/fsdp.h"

@@ -1,7 +1,10 @@
 // The model that Megatron-LM arguments describe.
+#include "data/arguments/megatron_model.h"
+
 #include <algorithm>
 #include <array>
 
+#include "data/arguments/integer_pattern.h"
 #include "data/arguments/megatron.h"
 #include "data/models/config.h"
 #include "data/read/json_message.h"

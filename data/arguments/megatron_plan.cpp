@@ -1,4 +1,6 @@
 // The plan that Megatron-LM arguments describe.
+#include "data/arguments/megatron_plan.h"
+
 #include <algorithm>
 
 #include "data/arguments/megatron.h"

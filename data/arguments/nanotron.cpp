@@ -1,7 +1,10 @@
 // A run of nanotron: its configuration -> Job and Plan. Defaults as in nanotron 2411b022
 // config/parallelism_config.py, config/config.py and config/models_config.py.
+#include "data/arguments/nanotron.h"
+
 #include <algorithm>
 
+#include "data/arguments/environment.h"
 #include "data/arguments/run_settings.h"
 #include "data/models/config.h"
 #include "estimator/plan/units.h"

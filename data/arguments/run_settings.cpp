@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/arguments/deepspeed.h"
+#include "data/arguments/megatron.h"
+#include "data/arguments/nanotron.h"
+#include "data/arguments/torchtitan.h"
+#include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {

@@ -46,17 +46,7 @@ std::vector<Setting> resized_arguments(const RunSettings& settings);
 // InputError for values of the wrong kind and for what the framework itself refuses to start with.
 RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
                     const Library& library);
-RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
-                             const Library& library);
 
-RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
-                               const Library& library);
-RunReading read_nanotron_run(const RunSettings& settings, const ClusterSpec& cluster,
-                             const Library& library);
-RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cluster,
-                              const Library& library);
-// Of a run of DeepSpeed: the trainer's settings stand behind DeepSpeed's.
-bool says_sequence_length(const RunSettings& settings);
 // Unsupported for this reason, unless it is for another one already.
 void refuse(RunReading& run, const std::string& what);
 // Sets the profile's switch, or refuses the run where that is not possible.
@@ -64,8 +54,6 @@ void want(RunReading& run, const std::string& name, const std::string& word,
           const Library& library);
 // The profile of run.framework; refuses the run where the library has none.
 bool take_profile(RunReading& run, const Library& library);
-// The environment's part, for every framework.
-void read_environment(const RunSettings& settings, const Library& library, RunReading& run);
 
 // {"arguments": {"--tp": 2, "--bf16": true} or ["--tp", "2"], "environment": {"NAME": "value"}}.
 RunSettings run_settings(const JsonValue& value, const std::string& file);
@@ -76,15 +64,5 @@ RunSettings section_settings(const JsonValue& value, const std::string& file, Ru
 // The words of "[attn mlp]", as Megatron-LM's test configurations write several of them; any other
 // text is one word, a Python list ("[1]*3") too.
 std::vector<std::string> bracketed_words(const std::string& text);
-
-// "[0]*3+([1]*2)" -> 0 0 0 1 1: a Python list of integers. InputError that begins with `place`.
-std::vector<std::int64_t> integer_pattern(const std::string& text, const std::string& place);
-
-// Sets an option of the profile, or finds that it has this value already; else the reason why not.
-// `options`: profile_options of the profile.
-std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                       const std::vector<ProfileOption>& options);
-std::string try_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                       const Library& library);
 
 }  // namespace shardplan

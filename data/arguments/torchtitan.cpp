@@ -1,9 +1,12 @@
 // A run of torchtitan v0.2.2: its configuration -> Job and Plan. Defaults as in
 // torchtitan/config/job_config.py; layers over stages as in torchtitan/distributed/
 // pipeline_parallel.py (pipeline_llm, generate_llm_fqn_per_model_part).
+#include "data/arguments/torchtitan.h"
+
 #include <algorithm>
 #include <array>
 
+#include "data/arguments/environment.h"
 #include "data/arguments/torchtitan_names.h"
 #include "data/read/json_message.h"
 

@@ -1,5 +1,7 @@
 // GPU and cluster JSON -> GpuSpec and ClusterSpec. Units stand in the keys; here they become base
 // units.
+#include "data/clusters/machine.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>

@@ -1,5 +1,7 @@
 // Framework profiles: a file selects behaviours and gives numbers; its options are the fields of
 // FrameworkProfile that a user may set.
+#include "data/frameworks/framework.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

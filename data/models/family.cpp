@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "data/models/layers.h"
+
 namespace shardplan {
 
 namespace {

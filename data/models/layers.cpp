@@ -1,6 +1,8 @@
 // The layer rules of every family: which layers have experts, and how many keys a query sees.
 // Sources: huggingface/transformers 4.57.1, models/<family>/configuration_<family>.py and
 // modeling_<family>.py.
+#include "data/models/layers.h"
+
 #include <array>
 #include <optional>
 

@@ -5,7 +5,11 @@
 #include <charconv>
 
 #include "data/arguments/run_settings.h"
+#include "data/clusters/machine.h"
+#include "data/frameworks/framework.h"
+#include "data/read/case_measured.h"
 #include "data/read/case_members.h"
+#include "data/read/case_plan.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {

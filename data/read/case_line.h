@@ -36,9 +36,4 @@ Case read_case(const std::string& line, const std::string& place, const Library&
 // The id of a line that cannot be read as a case, as far as it can be told; else "".
 std::string case_id_of(const std::string& line);
 
-// The plan of a job's profile with all its defaults for given degrees: zero, sequence_parallel,
-// schedule, grad_dtype, cp_method, recompute, and of Megatron-core's experts that no expert
-// parallelism divides etp. `plan` holds what the user gave; `given` names those fields.
-Plan with_profile_defaults(const Job& job, Plan plan, const std::vector<std::string>& given);
-
 }  // namespace shardplan

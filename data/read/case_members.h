@@ -1,4 +1,4 @@
-// The parts of a case line that have a file of their own: plan and measurement. For case_line.cpp.
+// Members of a case line as all its parts read them: words of tables, and what may be absent.
 #pragma once
 
 #include <string>
@@ -13,12 +13,6 @@
 namespace shardplan {
 
 inline constexpr std::int64_t kMaxDegree = std::int64_t{1} << 20;  // of anything parallel
-
-// The fields of a plan; `given` receives the names of those that the line states.
-void read_plan(const JsonValue& value, const std::string& file, Plan& plan,
-               std::vector<std::string>& given);
-
-Measurement read_measured(const JsonValue& value, const std::string& file);
 
 inline std::string place_of(const JsonValue& value, const std::string& file) {
   return place(file, value.line, value.pointer);

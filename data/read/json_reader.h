@@ -44,6 +44,7 @@ JsonValue parse_json(std::string_view text, const std::string& file, std::int64_
 
 // Reads the members of one object; every key must be taken (or ignored) before finish(), which
 // refuses the unknown ones by name with a did-you-mean. Getters throw InputError with the place.
+// Its functions stand in object_reader.cpp.
 class ObjectReader {
  public:
   ObjectReader(const JsonValue& object, std::string file);

@@ -60,6 +60,8 @@ struct ModelFile {
   JsonFile config;
 };
 
+// Files are found in library.cpp; what they say of models, GPUs and frameworks is read in
+// models/preset.cpp, clusters/machine.cpp and frameworks/framework.cpp.
 class Library {
  public:
   Library();                                            // embedded data
@@ -124,20 +126,5 @@ class Library {
 
 bool is_path(const std::string& name);  // has a '/' or ends in .json
 std::string in_lower_case(std::string_view text);
-
-// Cluster and GPU from their JSON objects (library files, case lines).
-ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const Library& library);
-GpuSpec read_gpu(const JsonValue& value, const std::string& file);
-
-std::vector<ProfileOption> profile_options(const Library& library, const std::string& framework);
-std::vector<ProfileOption> profile_plan_defaults(const Library& library,
-                                                 const std::string& framework);
-
-// Applies options (a JSON object of a case line, or key=value words of the command line) to a
-// profile; unknown names and wrong types are InputErrors that list what exists. `where` opens them.
-void apply_options(FrameworkProfile& profile, const JsonValue& options, const std::string& file,
-                   const Library& library);
-void apply_option(FrameworkProfile& profile, const std::string& name, const std::string& word,
-                  const Library& library, const std::string& where = "");
 
 }  // namespace shardplan

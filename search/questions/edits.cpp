@@ -1,8 +1,11 @@
 // The single changes that advise tries.
+#include "search/questions/edits.h"
+
 #include <algorithm>
 
 #include "estimator/plan/layer_partition.h"
 #include "search/questions/advise.h"
+#include "search/space/default_space.h"
 #include "search/space/space.h"
 
 namespace shardplan {

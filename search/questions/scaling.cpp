@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "search/questions/advise.h"
+#include "search/questions/edits.h"
 #include "search/space/resize.h"
 #include "search/walk/parallel.h"
 

@@ -1,5 +1,7 @@
 // The values that a practitioner would try on every axis, for one job, and all that its profile
 // knows.
+#include "search/space/default_space.h"
+
 #include <algorithm>
 #include <array>
 #include <functional>

@@ -40,11 +40,4 @@ struct SearchSpace {
                               // first and last chunk
 };
 
-// The values of the axes that are searched by default, for this job under its profile.
-SearchSpace default_space(const Job& job);
-
-// Every axis open: also the dtypes, fp8, rank orders, offload, sharding and recomputation that the
-// profile models and that default_space leaves at one value. A superset of default_space.
-SearchSpace wide_space(const Job& job);
-
 }  // namespace shardplan

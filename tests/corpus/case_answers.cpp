@@ -15,6 +15,7 @@
 #include "tests/corpus/answers.h"
 #include "tools/commands/assumptions.h"
 #include "tools/options/case_file.h"
+#include "tools/report/json.h"
 #include "tools/report/report.h"
 #include "tools/report/trace.h"
 

@@ -13,6 +13,7 @@
 #include "data/read/text_file.h"
 #include "tests/corpus/answers.h"
 #include "tools/commands/command.h"
+#include "tools/commands/help.h"
 #include "tools/commands/run_main.h"
 
 namespace shardplan {

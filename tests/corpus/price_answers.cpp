@@ -9,6 +9,7 @@
 #include "estimator/price/memory_floor.h"
 #include "estimator/price/time_floor.h"
 #include "search/space/census.h"
+#include "search/space/default_space.h"
 #include "search/walk/bounds.h"
 #include "search/walk/search.h"
 #include "tests/corpus/answer_text.h"

@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "data/clusters/machine.h"
 #include "data/read/case_line.h"
 #include "data/read/input_error.h"
 #include "tools/commands/command.h"
+#include "tools/commands/help.h"
 #include "tools/commands/prediction.h"
 #include "tools/from/file.h"
 #include "tools/from/oom_log.h"

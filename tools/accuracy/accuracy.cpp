@@ -4,11 +4,16 @@
 
 #include <filesystem>
 
+#include "tools/accuracy/case.h"
 #include "tools/accuracy/known_runs.h"
 #include "tools/accuracy/layouts.h"
 #include "tools/commands/command.h"
+#include "tools/commands/help.h"
 #include "tools/options/case_file.h"
 #include "tools/options/question.h"
+#include "tools/report/accuracy.h"
+#include "tools/report/known_runs.h"
+#include "tools/report/layouts.h"
 #include "tools/report/report.h"
 
 namespace shardplan {

@@ -1,7 +1,10 @@
 // One measured run against its prediction.
+#include "tools/accuracy/case.h"
+
 #include <algorithm>
 
 #include "tools/accuracy/accuracy.h"
+#include "tools/accuracy/errors.h"
 #include "tools/accuracy/plan_features.h"
 #include "tools/options/case_file.h"
 

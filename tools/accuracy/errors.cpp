@@ -1,4 +1,6 @@
 // What many runs say together: errors, capacity tests, step times.
+#include "tools/accuracy/errors.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <set>
 
+#include "data/frameworks/framework.h"
 #include "data/frameworks/profile_fields.h"
 #include "data/read/json_message.h"
 #include "estimator/time/kernel_time.h"
+#include "tools/accuracy/case.h"
 #include "tools/accuracy/plan_features.h"
 #include "tools/report/text.h"
 

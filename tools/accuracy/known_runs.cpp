@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "estimator/estimate.h"
-#include "tools/accuracy/accuracy.h"
+#include "tools/accuracy/case.h"
+#include "tools/accuracy/errors.h"
 #include "tools/options/case_file.h"
 
 namespace shardplan {

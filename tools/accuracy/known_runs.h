@@ -65,8 +65,4 @@ struct RunGroup {
 // runs. Valid while the report is.
 std::vector<RunGroup> run_groups(const KnownRunsReport& report);
 
-std::string known_runs_text(const KnownRunsReport& report);
-std::string known_runs_csv(const KnownRunsReport& report);  // one row per run, refused ones too
-std::string known_runs_json(const KnownRunsReport& report);
-
 }  // namespace shardplan

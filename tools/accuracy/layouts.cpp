@@ -6,7 +6,8 @@
 #include <tuple>
 
 #include "estimator/estimate.h"
-#include "tools/accuracy/accuracy.h"
+#include "tools/accuracy/case.h"
+#include "tools/accuracy/errors.h"
 #include "tools/options/case_file.h"
 
 namespace shardplan {

@@ -86,8 +86,4 @@ struct ChoiceSummary {
 };
 ChoiceSummary choice_summary(const std::vector<LayoutGroup>& questions);
 
-std::string layouts_text(const LayoutReport& report);
-std::string layouts_csv(const LayoutReport& report);  // one row per group
-std::string layouts_json(const LayoutReport& report);
-
 }  // namespace shardplan

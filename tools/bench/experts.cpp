@@ -1,4 +1,6 @@
 // Kernels of mixtures of experts: shares of the copy rate, and TFLOP/s of grouped products.
+#include "tools/bench/experts.h"
+
 #include <algorithm>
 #include <cstdio>
 

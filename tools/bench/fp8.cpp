@@ -1,4 +1,6 @@
 // Products in fp8 and what stands before them: the rounding of both factors.
+#include "tools/bench/fp8.h"
+
 #include <cstdio>
 #include <random>
 #include <vector>

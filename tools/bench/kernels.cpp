@@ -20,7 +20,9 @@
 #include "kernels/pointwise/squared_norm.h"
 #include "kernels/pointwise/sum_parts.h"
 #include "kernels/pointwise/swiglu.h"
-#include "tools/bench/kernels.h"
+#include "tools/bench/experts.h"
+#include "tools/bench/fp8.h"
+#include "tools/bench/products.h"
 
 namespace shardplan {
 namespace {

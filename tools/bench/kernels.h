@@ -42,14 +42,4 @@ class Bench {
   double most_bytes_per_s_ = 0;
 };
 
-// Rates of arithmetic: products and attention by library and by own kernels.
-void bench_gemm(cudaStream_t stream);
-void bench_fp8(Bench& bench);
-void bench_sustained_gemm(cudaStream_t stream);
-void bench_attentions(cudaStream_t stream);
-
-// What a mixture of experts adds: router, rows, exchange on one GPU, grouped products.
-void bench_experts(Bench& bench);
-void bench_grouped(cudaStream_t stream);
-
 }  // namespace shardplan

@@ -1,9 +1,11 @@
 // Products and attention: TFLOP/s.
+#include "tools/bench/products.h"
+
 #include <cstdio>
 
 #include "kernels/attention/trial.h"
 #include "kernels/gemm/gemm.h"
-#include "kernels/pointwise/convert.h"  // the type bf16
+#include "kernels/pointwise/convert.h"
 #include "kernels/pointwise/random.h"
 #include "tools/bench/kernels.h"
 #include "tools/measure/sustained_gemm.h"

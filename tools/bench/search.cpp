@@ -30,6 +30,7 @@
 
 #include "data/read/library.h"
 #include "search/space/census.h"
+#include "search/space/default_space.h"
 #include "search/walk/branches.h"
 #include "search/walk/search.h"
 

@@ -1,7 +1,7 @@
 #include "tools/bench/training_options.h"
 
 #include "data/read/input_error.h"
-#include "tools/options/options.h"
+#include "tools/options/option_values.h"
 
 namespace shardplan {
 

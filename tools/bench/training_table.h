@@ -25,12 +25,6 @@ struct TrainingCase {
   SpeedGoal goal = {};
 };
 
-// bf16 with fp32 states, sequences of 8192. On one GPU 16 layers of the Llama-3-8B shape, on 2 and
-// 4 the same, on 8 all 32: data parallel, then every dimension alone at 2, 4 and 8 with data
-// parallelism over what is left, and experts as Mixtral has them. Nothing for other numbers of
-// GPUs. `gpu`: name or file.
-std::vector<TrainingCase> training_cases(std::int64_t num_gpus, const std::string& gpu);
-
 // One run of one case. Seconds are of a step.
 struct TrainingResult {
   Case question = {};
@@ -61,12 +55,6 @@ struct TrainingRun {
   std::string machine = {};
   std::string sensors_absent = {};
 };
-
-// The case line with `measured`, with a newline: can be read again as a case.
-std::string training_json(const TrainingResult& result, const TrainingRun& run);
-// What stands in such a line; nothing where the case was not measured by bench_training.
-std::optional<TrainingResult> training_result(const std::string& line, const std::string& place,
-                                              const Library& library);
 
 // One row for each run: tokens/s/GPU at the median step and at those of the 10th and 90th
 // percentile, clock and power, shares of the roofline and of the limit, baseline and goals.

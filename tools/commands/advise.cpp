@@ -1,9 +1,14 @@
 // shardplan advise: the smallest changes that make a plan fit or faster, and scaling tables.
 #include "tools/commands/advise.h"
 
+#include "data/frameworks/framework.h"
 #include "data/frameworks/profile_fields.h"
+#include "search/questions/edits.h"
 #include "tools/commands/command.h"
+#include "tools/commands/help.h"
 #include "tools/options/plan_words.h"
+#include "tools/report/advise.h"
+#include "tools/report/csv.h"
 #include "tools/report/report.h"
 #include "tools/report/text.h"
 

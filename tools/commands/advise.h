@@ -6,6 +6,7 @@
 
 #include "search/questions/advise.h"
 #include "search/questions/scaling.h"
+#include "tools/commands/command.h"
 #include "tools/options/question.h"
 #include "tools/report/table.h"
 #include "tools/report/terminal.h"
@@ -37,10 +38,6 @@ std::string framework_options_that_differ(const FrameworkProfile& base,
 std::string difference_text(const Job& job, const Plan& plan, const Job& changed_job,
                             const Plan& changed_plan);
 
-std::string advise_text(const AdviseReport& report, const Paint& paint);
-std::string scaling_text(const AdviseReport& report);
-Table advise_table(const AdviseReport& report);       // one row per change
-Table scaling_csv_table(const AdviseReport& report);  // one row per value of an axis
-std::string advise_json(const AdviseReport& report);
+ExitCode run_advise(const Arguments& arguments);
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 #include "estimator/answer/allocator_totals.h"
 #include "estimator/price/price.h"

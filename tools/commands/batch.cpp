@@ -1,12 +1,17 @@
 // shardplan batch: case lines in, one answer per line out, in input order.
+#include "tools/commands/batch.h"
+
 #include <exception>
 #include <new>
 #include <set>
 
 #include "data/read/case_line.h"
 #include "tools/commands/command.h"
+#include "tools/commands/help.h"
 #include "tools/options/case_file.h"
 #include "tools/options/question.h"
+#include "tools/report/csv.h"
+#include "tools/report/json.h"
 #include "tools/report/output.h"
 #include "tools/report/report.h"
 #include "tools/report/text.h"

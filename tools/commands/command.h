@@ -1,7 +1,6 @@
-// The commands of the program: one row each, one file each.
+// A command of the program: one row of the table (help.h), one file.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,26 +25,5 @@ struct Command {
   std::string_view summary;    // one line
   ExitCode (*run)(const Arguments& arguments);
 };
-
-std::span<const Command> commands();
-
-// InputError with a did-you-mean for names that no row has.
-const Command& command_named(const std::string& name);
-
-ExitCode run_estimate(const Arguments& arguments);
-ExitCode run_compare(const Arguments& arguments);
-ExitCode run_search(const Arguments& arguments);
-ExitCode run_batch(const Arguments& arguments);
-ExitCode run_advise(const Arguments& arguments);
-ExitCode run_accuracy(const Arguments& arguments);
-ExitCode run_why_oom(const Arguments& arguments);
-ExitCode run_list(const Arguments& arguments);
-ExitCode run_validate(const Arguments& arguments);   // handed to shardplan-validate
-ExitCode run_calibrate(const Arguments& arguments);  // handed to shardplan-validate
-ExitCode run_version(const Arguments& arguments);
-ExitCode run_help(const Arguments& arguments);
-
-// What `shardplan help COMMAND` prints.
-std::string help_text(const Command& command);
 
 }  // namespace shardplan

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "tools/commands/command.h"
 #include "tools/options/question.h"
 #include "tools/report/table.h"
 
@@ -17,5 +18,7 @@ struct Side {
 // every row of its ledger in bytes, the step's time and its parts in seconds. `delta` is right
 // minus left where both are numbers.
 Table comparison(const Side& left, const Side& right);
+
+ExitCode run_compare(const Arguments& arguments);
 
 }  // namespace shardplan

@@ -1,11 +1,17 @@
 // shardplan estimate: the memory and time of one plan.
+#include "tools/commands/estimate.h"
+
 #include "data/read/input_error.h"
 #include "estimator/answer/step_limit.h"
 #include "tools/commands/assumptions.h"
 #include "tools/commands/command.h"
 #include "tools/commands/find_max.h"
+#include "tools/commands/help.h"
 #include "tools/commands/program_report.h"
 #include "tools/options/question.h"
+#include "tools/report/csv.h"
+#include "tools/report/estimate_table.h"
+#include "tools/report/json.h"
 #include "tools/report/report.h"
 #include "tools/report/text.h"
 #include "tools/report/trace.h"

@@ -1,8 +1,19 @@
 // shardplan help and version; the command table.
+#include "tools/commands/help.h"
+
 #include <array>
 
 #include "data/read/json_message.h"
+#include "tools/accuracy/accuracy.h"
+#include "tools/commands/advise.h"
+#include "tools/commands/batch.h"
 #include "tools/commands/command.h"
+#include "tools/commands/compare.h"
+#include "tools/commands/estimate.h"
+#include "tools/commands/external.h"
+#include "tools/commands/list.h"
+#include "tools/commands/search.h"
+#include "tools/commands/why_oom.h"
 #include "tools/options/options.h"
 #include "tools/report/output.h"
 #include "tools/report/text.h"

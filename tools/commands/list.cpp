@@ -1,8 +1,14 @@
 // shardplan list: what the program knows by name.
+#include "tools/commands/list.h"
+
+#include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 #include "estimator/plan/parameters.h"
 #include "tools/commands/command.h"
+#include "tools/commands/help.h"
 #include "tools/options/question.h"
+#include "tools/report/csv.h"
+#include "tools/report/json.h"
 #include "tools/report/report.h"
 
 namespace shardplan {

@@ -1,5 +1,6 @@
 // shardplan: the command-line program. Picks the command.
 #include "data/read/input_error.h"
+#include "tools/commands/help.h"
 #include "tools/commands/run_main.h"
 
 namespace shardplan {

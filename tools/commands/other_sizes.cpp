@@ -5,6 +5,7 @@
 #include <set>
 
 #include "estimator/plan/units.h"
+#include "search/space/default_space.h"
 #include "search/space/resize.h"
 
 namespace shardplan {

@@ -1,20 +1,27 @@
 // shardplan search: every plan of a cluster, the fastest that fit first.
+#include "tools/commands/search.h"
+
+#include "data/frameworks/framework.h"
+#include "data/read/json_message.h"
 #include "search/walk/search.h"
+#include "tools/commands/command.h"
+#include "tools/commands/help.h"
+#include "tools/commands/other_sizes.h"
+#include "tools/commands/simplest_plan.h"
+#include "tools/commands/sweep.h"
+#include "tools/options/axes.h"
+#include "tools/options/search_question.h"
+#include "tools/report/csv.h"
+#include "tools/report/json.h"
+#include "tools/report/report.h"
+#include "tools/report/search_table.h"
+#include "tools/report/sweep.h"
 
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "data/read/json_message.h"
-#include "tools/commands/command.h"
-#include "tools/commands/other_sizes.h"
-#include "tools/commands/simplest_plan.h"
-#include "tools/commands/sweep.h"
-#include "tools/options/axes.h"
-#include "tools/options/search_question.h"
-#include "tools/report/report.h"
 
 namespace shardplan {
 namespace {

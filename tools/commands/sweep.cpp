@@ -4,13 +4,17 @@
 #include <set>
 
 #include "data/read/case_line.h"
-#include "tools/accuracy/accuracy.h"
+#include "tools/accuracy/case.h"
+#include "tools/accuracy/errors.h"
 #include "tools/options/axes.h"
+#include "tools/options/option_values.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/question.h"
 #include "tools/options/search_question.h"
 #include "tools/options/words.h"
+#include "tools/report/csv.h"
 #include "tools/report/report.h"
+#include "tools/report/sweep.h"
 #include "tools/report/text.h"
 
 namespace shardplan {

@@ -4,9 +4,13 @@
 #include <algorithm>
 
 #include "tools/commands/command.h"
-#include "tools/from/file.h"
+#include "tools/commands/help.h"
+#include "tools/commands/why_oom_changes.h"
+#include "tools/commands/why_oom_match.h"
+#include "tools/from/log.h"
 #include "tools/options/case_file.h"
 #include "tools/report/report.h"
+#include "tools/report/why_oom.h"
 
 namespace shardplan {
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "search/questions/advise.h"
+#include "tools/commands/command.h"
 #include "tools/commands/prediction.h"
 #include "tools/from/oom_log.h"
 #include "tools/options/question.h"
@@ -56,18 +57,6 @@ struct WhyOomReport {
   std::int64_t changes_tried = 0;
 };
 
-// A capacity that the question limits is every GPU's; else a message's own comes before the
-// cluster's. `memory` is the question's.
-std::vector<OomDiagnosis> diagnose(const std::vector<OomEvent>& events, const Question& question,
-                                   const MemoryEstimate& memory);
-
-// The fastest of the single changes and pairs that advise knows: those that let the plan fit or, if
-// the estimate lets it fit as it is, use less. Behind them the fewest more GPUs that do, if any, as
-// more data parallelism.
-void find_changes(WhyOomReport& report, const Library& library);
-
-std::string why_oom_text(const WhyOomReport& report);
-std::string why_oom_csv(const WhyOomReport& report);  // one row per match
-std::string why_oom_json(const WhyOomReport& report);
+ExitCode run_why_oom(const Arguments& arguments);
 
 }  // namespace shardplan

@@ -4,7 +4,10 @@
 #include <array>
 
 #include "data/read/json_message.h"
+#include "tools/from/log.h"
 #include "tools/from/shell.h"
+#include "tools/from/toml.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {

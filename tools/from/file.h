@@ -29,16 +29,7 @@ struct ScriptRequest {
 RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
                                ScriptRequest request, const Library& library);
 
-// ${NAME} and $NAME are what `set_words` (NAME=VALUE) say, else stay as they are.
-RunSettings settings_from_yaml(const std::string& text, const std::string& file,
-                               const std::vector<std::string>& set_words = {});
-// accelerate's configuration, and nothing else.
-RunSettings settings_from_accelerate(const std::string& text, const std::string& file);
-RunSettings settings_from_toml(const std::string& text, const std::string& file);
 RunSettings settings_from_json(const std::string& text, const std::string& file);
-// Nothing where the log does not print them.
-std::optional<RunSettings> settings_from_log(TextFile& log, std::vector<std::string>& notes,
-                                             const Library& library);
 
 // What --set NAME means in a run's file, as the file writes it: "seq-length", "seq_length" and
 // "--seq-length" are the argument --seq-length, "training.seq-len" is training.seq_len. "" if

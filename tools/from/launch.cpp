@@ -5,7 +5,9 @@
 #include "data/read/json_message.h"
 #include "tools/from/file.h"
 #include "tools/from/swift.h"
+#include "tools/from/toml.h"
 #include "tools/from/trainer.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {

@@ -1,11 +1,12 @@
 // The log of a run: the arguments that Megatron-LM prints when it starts (core_v0.16.1
 // training/arguments.py, _print_args, at the end of validate_args), read as those of its command,
 // or the configuration that torchtitan prints if job.print_config says so.
+#include "tools/from/log.h"
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <optional>
 
 #include "data/read/json_message.h"
 #include "tools/from/file.h"

@@ -1,5 +1,7 @@
 // torchtitan's configurations (torchtitan/models/*/train_configs/*.toml): settings by their path,
 // "training.seq_len".
+#include "tools/from/toml.h"
+
 #include <toml++/toml.h>
 
 #include <algorithm>

@@ -8,6 +8,7 @@
 #include "data/read/json_message.h"
 #include "data/read/text_file.h"
 #include "tools/from/file.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {

@@ -1,6 +1,8 @@
 // Megatron-LM's test configurations: MODEL_ARGS and ENV_VARS of a model_config.yaml
 // (tests/functional_tests/test_cases/*/*/model_config.yaml); nanotron's configurations, by path
 // (examples/config_tiny_llama.yaml: "parallelism.tp"); trainings of transformers' Trainer.
+#include "tools/from/yaml.h"
+
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>

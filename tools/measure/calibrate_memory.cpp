@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "data/read/library.h"
+#include "tools/commands/help.h"
 #include "tools/measure/calibration.h"
 #include "tools/options/options.h"
 #include "tools/options/question.h"
+#include "tools/report/calibration.h"
 #include "tools/report/output.h"
 #include "tools/validate/case.h"
 #include "tools/validate/workers.h"

@@ -28,10 +28,6 @@ NativeMemory fitted_memory(const CalibrationRun& alone, const CalibrationRun& re
 // The case line of such a plan, of the widths of an 8B model, so that its products load what real
 // ones do; two layers.
 enum class CalibrationPlan { kAlone, kReducing, kSending };
-std::string calibration_case(const std::string& gpu, CalibrationPlan plan);
-
-// The text of a GPU file with these values in it.
-std::string with_native_memory(const std::string& gpu_file, const NativeMemory& memory);
 
 ExitCode run_calibration(const Arguments& arguments);
 

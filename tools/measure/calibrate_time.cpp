@@ -7,6 +7,7 @@
 #include "tools/measure/sustained_gemm.h"
 #include "tools/options/options.h"
 #include "tools/options/question.h"
+#include "tools/report/calibration_time.h"
 #include "tools/report/output.h"
 #include "validator/cuda/calibration.h"
 

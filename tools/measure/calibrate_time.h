@@ -11,7 +11,4 @@ namespace shardplan {
 
 ExitCode run_time_calibration(const Arguments& arguments);
 
-// The text of a GPU file with these rates in it.
-std::string with_measured_times(const std::string& gpu_file, const MeasuredTimes& times);
-
 }  // namespace shardplan

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "estimator/plan/units.h"
+#include "tools/report/calibration.h"
 #include "tools/report/text.h"
 
 namespace shardplan {

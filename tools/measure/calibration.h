@@ -30,13 +30,6 @@ SlowestGpu slowest_gpu(const std::vector<double>& flops_per_s);
 // "shardplan calibrate ARGUMENTS, version V, DATE: MACHINE".
 std::string calibration_source(const Arguments& arguments, const std::string& machine);
 
-// The text of a cluster file: one host with so many of this GPU, whose file stands in it, so that
-// the file is whole by itself. Where collectives of several group sizes were measured, the latency
-// of a step inside the NVLink domain is what a further rank adds to the smallest all-gather; else,
-// and for all others, what is usual for the GPU.
-std::string calibrated_cluster(const std::string& gpu_file, std::int64_t num_gpus,
-                               const std::string& source);
-
 // The GPU's file to --out and, where that is given, the cluster's to --cluster-out. Made before
 // anything is measured: what cannot be written is known at once.
 class CalibrationFiles {

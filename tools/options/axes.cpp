@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "data/read/json_message.h"
+#include "search/space/default_space.h"
+#include "tools/options/option_values.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/text.h"
 

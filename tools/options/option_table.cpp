@@ -1,5 +1,7 @@
 // The rows of the option table. One row here is all that a new option needs to be parsed, checked,
 // shown in help and suggested.
+#include "tools/options/option_table.h"
+
 #include <utility>
 
 #include "data/models/config.h"

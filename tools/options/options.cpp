@@ -5,6 +5,8 @@
 #include <boost/program_options.hpp>
 
 #include "data/read/json_message.h"
+#include "tools/options/option_table.h"
+#include "tools/options/option_values.h"
 #include "tools/report/output.h"
 
 namespace shardplan {

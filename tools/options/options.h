@@ -38,8 +38,6 @@ struct OptionRow {
 // The group of the options that are fields of a Plan, each by the name of its field.
 inline constexpr std::string_view kPlanGroup = "Plan";
 
-// Every option of the program, in the order of help.
-const std::vector<OptionRow>& option_table();
 std::vector<const OptionRow*> options_of(std::string_view command);
 
 // A parsed command line. Every value was checked against its row.
@@ -71,18 +69,5 @@ void add_option(Options& options, const std::string& name, std::string value);
 
 // InputError if words stand on the command line that no option takes.
 void refuse_positional(const Options& options);
-
-// One integer within [low, high], as count_of reads it; `place` opens the message ("--tp").
-std::int64_t parse_count(const std::string& word, std::int64_t low, std::int64_t high,
-                         const std::string& place);
-// Bytes within [low, high]: 80GiB, 79.6GiB, 80GB, 512MiB, or plain bytes.
-std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t high,
-                         const std::string& place);
-double parse_number(const std::string& word, double low, double high, const std::string& place);
-// "a,b,c" split at commas; empty pieces are refused.
-std::vector<std::string> parse_list(const std::string& word, const std::string& place);
-// The same word with '-' read as '_', if it is one of the choices; else InputError.
-std::string parse_choice(const std::string& word, const std::vector<std::string>& choices,
-                         const std::string& place);
 
 }  // namespace shardplan

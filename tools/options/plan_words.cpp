@@ -5,6 +5,7 @@
 
 #include "data/models/config.h"
 #include "data/read/json_message.h"
+#include "tools/options/option_values.h"
 
 namespace shardplan {
 namespace {

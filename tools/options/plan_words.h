@@ -55,10 +55,4 @@ std::string dimensions_text(const RankOrder& order);     // "pp-dp-cp-tp"
 // Also with commas.
 RankOrder parse_rank_order(const std::string& word, const std::string& place);
 
-// "tp=8": only this value. "tp=1..8": of the axis's values those within the range. "tp=1,2,4":
-// exactly these. InputError for unknown axes and values.
-void fix_axis(SearchSpace& space, const std::string& text);
-std::string axis_of(const std::string& flag, const std::string& text);  // "tp" of "tp=8"
-void restrict_axis(SearchSpace& space, const std::string& text);
-
 }  // namespace shardplan

@@ -4,8 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "data/frameworks/framework.h"
 #include "data/frameworks/profile_fields.h"
-#include "data/read/case_line.h"
+#include "data/read/case_plan.h"
 #include "tools/options/given_cluster.h"
 #include "tools/options/given_model.h"
 #include "tools/options/options.h"

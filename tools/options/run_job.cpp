@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "data/arguments/deepspeed.h"
+#include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 #include "tools/from/file.h"
 #include "tools/from/trainer.h"

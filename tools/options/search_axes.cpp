@@ -1,7 +1,10 @@
 // --fix and --range: which values an axis of the search takes.
+#include "tools/options/search_axes.h"
+
 #include <algorithm>
 
 #include "data/read/json_message.h"
+#include "tools/options/option_values.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/words.h"
 

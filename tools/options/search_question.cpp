@@ -6,6 +6,7 @@
 #include "search/space/space.h"
 #include "tools/options/axes.h"
 #include "tools/options/plan_words.h"
+#include "tools/options/search_axes.h"
 
 namespace shardplan {
 namespace {

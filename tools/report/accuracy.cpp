@@ -1,10 +1,14 @@
 // The answers of `accuracy`: for people, as one CSV row per rank, as JSON with the sums.
+#include "tools/report/accuracy.h"
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "data/read/json_message.h"
 #include "tools/accuracy/accuracy.h"
+#include "tools/accuracy/errors.h"
+#include "tools/report/csv.h"
 #include "tools/report/table.h"
 #include "tools/report/text.h"
 #include "tools/report/values.h"

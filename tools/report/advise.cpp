@@ -1,4 +1,6 @@
 // The answers of `advise`.
+#include "tools/report/advise.h"
+
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/advise.h"

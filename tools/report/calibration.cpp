@@ -1,10 +1,12 @@
 // The JSON of `calibrate`: the plans that it runs, the GPU's file that it writes again, and the
 // host's.
+#include "tools/report/calibration.h"
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "data/read/library.h"
+#include "data/clusters/machine.h"
 #include "tools/measure/calibrate_memory.h"
 #include "tools/measure/calibration.h"
 #include "tools/report/values.h"

@@ -1,4 +1,6 @@
 // shardplan compare as JSON.
+#include "tools/report/compare.h"
+
 #include <nlohmann/json.hpp>
 
 #include "tools/report/report.h"

@@ -1,4 +1,6 @@
 // An estimate for people: verdict first, GiB, what the answer rests on.
+#include "tools/report/estimate_table.h"
+
 #include <algorithm>
 
 #include "estimator/frameworks/deepspeed/host_memory.h"
@@ -7,6 +9,9 @@
 #include "tools/options/plan_words.h"
 #include "tools/report/lines.h"
 #include "tools/report/report.h"
+#include "tools/report/run.h"
+#include "tools/report/step.h"
+#include "tools/report/sweep.h"
 #include "tools/report/text.h"
 
 namespace shardplan {

@@ -1,5 +1,7 @@
 // Answers as JSON, one line each: keys in a fixed order, bytes as integers, doubles as the shortest
 // text that reads back equal. The words are those of case lines.
+#include "tools/report/json.h"
+
 #include <nlohmann/json.hpp>
 
 #include "estimator/frameworks/deepspeed/host_memory.h"
@@ -8,6 +10,9 @@
 #include "tools/options/words.h"
 #include "tools/report/lines.h"
 #include "tools/report/report.h"
+#include "tools/report/run.h"
+#include "tools/report/step.h"
+#include "tools/report/sweep.h"
 #include "tools/report/values.h"
 #include "tools/report/version.h"
 

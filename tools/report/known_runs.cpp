@@ -1,9 +1,12 @@
 // The answers of `accuracy --known-runs`.
+#include "tools/report/known_runs.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tools/accuracy/known_runs.h"
 #include "tools/options/plan_words.h"
+#include "tools/report/csv.h"
 #include "tools/report/table.h"
 #include "tools/report/text.h"
 #include "tools/report/values.h"

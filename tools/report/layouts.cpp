@@ -1,7 +1,10 @@
 // The answers of `accuracy --layouts`.
+#include "tools/report/layouts.h"
+
 #include <nlohmann/json.hpp>
 
 #include "tools/accuracy/layouts.h"
+#include "tools/report/csv.h"
 #include "tools/report/table.h"
 #include "tools/report/text.h"
 #include "tools/report/values.h"

@@ -64,21 +64,6 @@ struct EstimateReport {
   std::optional<SweepReport> cost = std::nullopt;      // under --tokens or a price, likewise
 };
 
-// One row per operation of a step: seconds for programs, milliseconds for people.
-Table account_table(const StepAccount& account);
-std::string account_text(const StepAccount& account);
-
-// One row per kind of work: what of the estimate is lost against the limit, in seconds or, for
-// people, milliseconds.
-Table limit_table(const StepComparison& comparison);
-std::string limit_text(const StepComparison& comparison);
-
-std::string comparison_json(const Side& left, const Side& right, const Table& table);
-
-// How the settings of a run's file were taken: one line of counts, with every row under kRows.
-std::string run_text(const GivenRun& run, Detail detail);
-std::int64_t num_settings(const GivenRun& run, SettingEffect effect);
-
 // Switches of the framework that are off and with which a plan would be faster and still fit.
 struct FasterSwitches {
   std::vector<std::string> options;  // "overlap_grad_reduce=true"
@@ -125,18 +110,5 @@ struct BatchAnswer {
   Precision precision = Precision::kBf16;  // of the plan
   Prediction prediction;
 };
-
-std::string estimate_text(const EstimateReport& report, const Paint& paint);
-std::string search_text(const SearchReport& report, const Paint& paint);
-
-Table estimate_table(const EstimateReport& report);
-Table search_table(const SearchReport& report);
-Table batch_table(const BatchAnswer& answer);  // one row per stage
-
-// One line each; keys in a fixed order.
-std::string estimate_json(const EstimateReport& report);
-std::string search_json(const SearchReport& report);
-std::string batch_json(const BatchAnswer& answer);
-std::string table_json(const Table& table);
 
 }  // namespace shardplan

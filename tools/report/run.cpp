@@ -1,4 +1,6 @@
 // What a report says about the run's file that the question came from.
+#include "tools/report/run.h"
+
 #include <algorithm>
 
 #include "tools/report/report.h"

@@ -1,4 +1,6 @@
 // A search for people: the fastest plans, the front, what was pruned and why.
+#include "tools/report/search_table.h"
+
 #include <algorithm>
 #include <array>
 
@@ -10,6 +12,7 @@
 #include "tools/options/words.h"
 #include "tools/report/lines.h"
 #include "tools/report/report.h"
+#include "tools/report/step.h"
 #include "tools/report/text.h"
 
 namespace shardplan {

@@ -1,12 +1,15 @@
 // The answers of a search over several clusters, and what --headroom and --families add to one.
+#include "tools/report/sweep.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "data/read/json_message.h"
 #include "tools/commands/sweep.h"
 #include "tools/options/plan_words.h"
+#include "tools/report/csv.h"
+#include "tools/report/json.h"
 #include "tools/report/lines.h"
-#include "tools/report/report.h"
 #include "tools/report/text.h"
 #include "tools/report/values.h"
 

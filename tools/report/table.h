@@ -19,10 +19,4 @@ struct Table {
 // Aligned columns for people: numbers right, words left.
 std::string table_text(const Table& table);
 
-// RFC 4180 with LF. Text that begins with = + - @ tab or CR is written behind a single quote, so
-// that no spreadsheet takes it for a formula; numbers are never touched.
-std::string csv_text(const Table& table);
-std::string csv_header(const Table& table);
-std::string csv_rows(const Table& table);
-
 }  // namespace shardplan

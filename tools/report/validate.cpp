@@ -7,6 +7,7 @@
 
 #include "data/models/config.h"
 #include "data/read/json_reader.h"
+#include "tools/report/json.h"
 #include "tools/report/values.h"
 #include "tools/report/version.h"
 #include "validator/supervise/message.h"

@@ -73,12 +73,5 @@ struct ResultSummary {
   std::string attention = {};  // what it ran on; empty: on the host
   std::string maximum;         // "micro_batch 7 runs, 8 is out of memory, 7 predicted"
 };
-ResultSummary summary_of(const std::string& result_line);
-
-// Whether it is what a run gave.
-bool is_result_line(const std::string& text);
-
-std::string validate_heading(Format format);
-std::string validate_row(const std::string& result_line, std::int64_t line, Format format);
 
 }  // namespace shardplan

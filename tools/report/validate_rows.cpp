@@ -1,8 +1,11 @@
 // Rows of tables and CSV from result lines, new ones or those of a journal.
+#include "tools/report/validate_rows.h"
+
 #include <algorithm>
 #include <limits>
 
 #include "data/read/json_reader.h"
+#include "tools/report/csv.h"
 #include "tools/report/text.h"
 #include "tools/report/validate.h"
 

@@ -1,8 +1,11 @@
 // The answers of `why-oom`.
+#include "tools/report/why_oom.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/why_oom.h"
+#include "tools/report/csv.h"
 #include "tools/report/table.h"
 #include "tools/report/text.h"
 #include "tools/report/values.h"

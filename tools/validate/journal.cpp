@@ -5,7 +5,7 @@
 
 #include "data/read/input_error.h"
 #include "tools/report/output.h"
-#include "tools/report/validate.h"
+#include "tools/report/validate_rows.h"
 #include "tools/report/version.h"
 
 namespace shardplan {

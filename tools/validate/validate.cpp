@@ -3,7 +3,10 @@
 
 #include <cmath>
 
+#include "tools/commands/help.h"
+#include "tools/options/option_values.h"
 #include "tools/options/question.h"
+#include "tools/report/validate_rows.h"
 #include "tools/validate/stop_signals.h"
 #include "tools/validate/validation.h"
 #include "tools/validate/workers.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/report/validate_rows.h"
 #include "validator/check/checks.h"
 #include "validator/lower/lower.h"
 #include "validator/program/kernel_sizes.h"

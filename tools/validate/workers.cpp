@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "data/read/input_error.h"
-#include "tools/options/options.h"
+#include "tools/options/option_values.h"
 #include "tools/report/output.h"
 #include "tools/validate/case.h"
 #include "tools/validate/stop_signals.h"

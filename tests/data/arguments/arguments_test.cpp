@@ -1,4 +1,9 @@
 #include "data/arguments/arguments.h"
+#include "data/arguments/integer_pattern.h"
+#include "data/arguments/run_settings.h"
+#include "data/read/case_line.h"
+#include "estimator/answer/why_invalid.h"
+#include "tests/data/message_of.h"
 
 #include <doctest/doctest.h>
 
@@ -6,11 +11,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-
-#include "data/arguments/run_settings.h"
-#include "data/read/case_line.h"
-#include "estimator/answer/why_invalid.h"
-#include "tests/data/message_of.h"
 
 namespace shardplan {
 namespace {

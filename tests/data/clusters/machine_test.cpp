@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "data/clusters/machine.h"
 #include "data/read/library.h"
 #include "estimator/plan/units.h"
 #include "tests/data/message_of.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/frameworks/framework.h"
 #include "data/read/library.h"
 #include "estimator/frameworks/framework.h"
 #include "tests/data/message_of.h"

@@ -1,13 +1,13 @@
 #include "search/questions/advise.h"
+#include "search/questions/edits.h"
+#include "search/space/space.h"
+#include "tests/search/jobs.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <random>
 #include <set>
-
-#include "search/space/space.h"
-#include "tests/search/jobs.h"
 
 namespace shardplan {
 namespace {

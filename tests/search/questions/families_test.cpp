@@ -1,11 +1,11 @@
 #include "search/questions/families.h"
+#include "search/space/default_space.h"
+#include "tests/search/jobs.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <random>
-
-#include "tests/search/jobs.h"
 
 namespace shardplan {
 namespace {

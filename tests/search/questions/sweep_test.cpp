@@ -1,9 +1,9 @@
 #include "search/questions/sweep.h"
-
-#include <doctest/doctest.h>
-
+#include "search/space/default_space.h"
 #include "search/space/resize.h"
 #include "tests/search/jobs.h"
+
+#include <doctest/doctest.h>
 
 namespace shardplan {
 namespace {

@@ -1,10 +1,10 @@
 #include "search/space/census.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/framework.h"
+#include "search/space/default_space.h"
+#include "tests/search/jobs.h"
 
 #include <doctest/doctest.h>
-
-#include "tests/search/jobs.h"
 
 namespace shardplan {
 namespace {

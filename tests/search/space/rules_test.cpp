@@ -1,15 +1,15 @@
 #include "search/space/rules.h"
+#include "estimator/estimate.h"
 #include "estimator/frameworks/framework.h"
+#include "search/space/default_space.h"
+#include "tests/search/brute_force.h"
+#include "tests/search/jobs.h"
 
 #include <doctest/doctest.h>
 
 #include <map>
 #include <string>
 #include <vector>
-
-#include "estimator/estimate.h"
-#include "tests/search/brute_force.h"
-#include "tests/search/jobs.h"
 
 namespace shardplan {
 

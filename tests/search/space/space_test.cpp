@@ -1,12 +1,12 @@
 #include "search/space/space.h"
 #include "estimator/frameworks/framework.h"
+#include "search/space/default_space.h"
+#include "tests/search/jobs.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <numeric>
-
-#include "tests/search/jobs.h"
 
 namespace shardplan {
 

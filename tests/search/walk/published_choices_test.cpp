@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "data/read/library.h"
+#include "search/space/default_space.h"
 #include "search/space/resize.h"
 #include "search/walk/search.h"
 #include "tests/search/jobs.h"

@@ -1,5 +1,10 @@
 #include "search/walk/search.h"
 #include "estimator/answer/why_invalid.h"
+#include "estimator/plan/layer_partition.h"
+#include "search/space/default_space.h"
+#include "tests/search/brute_force.h"
+#include "tests/search/jobs.h"
+#include "tests/search/results.h"
 
 #include <doctest/doctest.h>
 
@@ -11,11 +16,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "estimator/plan/layer_partition.h"
-#include "tests/search/brute_force.h"
-#include "tests/search/jobs.h"
-#include "tests/search/results.h"
 
 namespace shardplan {
 

@@ -1,4 +1,9 @@
 #include "search/walk/walk.h"
+#include "data/read/library.h"
+#include "search/space/default_space.h"
+#include "tests/search/brute_force.h"
+#include "tests/search/jobs.h"
+#include "tests/search/results.h"
 
 #include <doctest/doctest.h>
 
@@ -8,11 +13,6 @@
 #include <random>
 #include <string>
 #include <vector>
-
-#include "data/read/library.h"
-#include "tests/search/brute_force.h"
-#include "tests/search/jobs.h"
-#include "tests/search/results.h"
 
 namespace shardplan {
 

@@ -9,6 +9,7 @@
 
 #include "tests/tools/accuracy/bounds.h"
 #include "tools/accuracy/accuracy.h"
+#include "tools/accuracy/errors.h"
 
 namespace shardplan {
 namespace {

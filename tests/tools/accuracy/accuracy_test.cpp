@@ -1,11 +1,11 @@
 // Errors counted by hand, and the command over lines that tests write.
 #include "tools/accuracy/accuracy.h"
+#include "tests/tools/run_program.h"
+#include "tools/accuracy/errors.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
-
-#include "tests/tools/run_program.h"
 
 namespace shardplan {
 namespace {

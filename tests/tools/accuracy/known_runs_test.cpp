@@ -2,6 +2,11 @@
 // and the errors against tests/tools/accuracy/known_runs_bounds.csv. After an intended change:
 // SHARDPLAN_UPDATE_BOUNDS=1 build/accuracy_tests, then read the diff: what grew is worse.
 #include "tools/accuracy/known_runs.h"
+#include "tests/tools/accuracy/bounds.h"
+#include "tools/accuracy/case.h"
+#include "tools/accuracy/errors.h"
+#include "tools/options/case_file.h"
+#include "tools/report/known_runs.h"
 
 #include <doctest/doctest.h>
 
@@ -9,10 +14,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-
-#include "tests/tools/accuracy/bounds.h"
-#include "tools/accuracy/accuracy.h"
-#include "tools/options/case_file.h"
 
 namespace shardplan {
 namespace {

@@ -1,13 +1,13 @@
 // The table of bench_training: its cases, and results written and read again.
 #include "tools/bench/training_table.h"
+#include "estimator/answer/step_limit.h"
+#include "estimator/estimate.h"
+#include "tools/report/training.h"
+#include "validator/lower/lower.h"
 
 #include <doctest/doctest.h>
 
 #include <set>
-
-#include "estimator/answer/step_limit.h"
-#include "estimator/estimate.h"
-#include "validator/lower/lower.h"
 
 namespace shardplan {
 namespace {

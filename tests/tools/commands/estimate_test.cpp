@@ -1,6 +1,7 @@
 // `shardplan estimate` as a user meets it.
 #include <doctest/doctest.h>
 
+#include "data/frameworks/framework.h"
 #include "data/read/library.h"
 #include "tests/tools/commands/answer.h"
 

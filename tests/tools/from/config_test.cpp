@@ -3,7 +3,7 @@
 
 #include "tests/data/message_of.h"
 #include "tests/tools/commands/answer.h"
-#include "tools/from/file.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {

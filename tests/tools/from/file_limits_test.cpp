@@ -4,7 +4,8 @@
 #include <algorithm>
 
 #include "tests/data/message_of.h"
-#include "tools/from/file.h"
+#include "tools/from/toml.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {

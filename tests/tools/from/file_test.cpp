@@ -1,13 +1,14 @@
+#include "tools/from/file.h"
 #include "tests/data/message_of.h"
 #include "tests/tools/run_program.h"
-#include "tools/from/file.h"
 #include "tools/from/shell.h"
 #include "tools/from/shell/read_shell.h"
+#include "tools/from/toml.h"
+#include "tools/from/yaml.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-
 
 namespace shardplan {
 namespace {

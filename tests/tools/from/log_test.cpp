@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "tests/tools/commands/answer.h"
-#include "tools/from/file.h"
+#include "tools/from/log.h"
 
 namespace shardplan {
 namespace {

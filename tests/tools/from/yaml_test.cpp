@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "tests/tools/run_program.h"
-#include "tools/from/file.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {

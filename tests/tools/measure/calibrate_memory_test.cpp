@@ -1,12 +1,12 @@
 // What `calibrate --memory` makes of what its plans measured.
 #include "tools/measure/calibrate_memory.h"
+#include "data/read/library.h"
+#include "estimator/plan/units.h"
+#include "tools/report/calibration.h"
 
 #include <doctest/doctest.h>
 
 #include <fstream>
-
-#include "data/read/library.h"
-#include "estimator/plan/units.h"
 
 namespace shardplan {
 namespace {

@@ -1,12 +1,11 @@
 // What `calibrate --time` writes is what the reader reads.
-#include "tools/measure/calibrate_time.h"
+#include "data/read/library.h"
+#include "estimator/time/kernel_time.h"
+#include "tools/report/calibration_time.h"
 
 #include <doctest/doctest.h>
 
 #include <fstream>
-
-#include "data/read/library.h"
-#include "estimator/time/kernel_time.h"
 
 namespace shardplan {
 namespace {

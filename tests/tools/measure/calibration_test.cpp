@@ -1,13 +1,12 @@
 // The cluster file that `calibrate` writes, from measurements that nobody made.
 #include "tools/measure/calibration.h"
+#include "tools/report/calibration.h"
+#include "tools/report/calibration_time.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <fstream>
-
-#include "tools/measure/calibrate_memory.h"
-#include "tools/measure/calibrate_time.h"
 
 namespace shardplan {
 namespace {

@@ -1,13 +1,15 @@
 #include "tools/options/options.h"
+#include "estimator/plan/units.h"
+#include "tests/tools/commands/answer.h"
+#include "tools/commands/command.h"
+#include "tools/commands/help.h"
+#include "tools/options/option_table.h"
+#include "tools/options/option_values.h"
 
 #include <doctest/doctest.h>
 
 #include <functional>
 #include <set>
-
-#include "estimator/plan/units.h"
-#include "tests/tools/commands/answer.h"
-#include "tools/commands/command.h"
 
 namespace shardplan {
 namespace {

@@ -1,4 +1,5 @@
 #include "tools/options/plan_words.h"
+#include "tools/options/search_axes.h"
 
 #include <doctest/doctest.h>
 

@@ -1,16 +1,15 @@
 // What a search asks, and that the command it prints asks for exactly the plan that it found.
+#include "tools/options/search_question.h"
 #include "estimator/price/price.h"
 #include "search/space/space.h"
 #include "tests/data/message_of.h"
 #include "tests/tools/commands/answer.h"
 #include "tools/from/shell/read_shell.h"
-#include "tools/options/plan_words.h"
-#include "tools/options/search_question.h"
+#include "tools/options/search_axes.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
-
 
 namespace shardplan {
 namespace {

@@ -1,11 +1,11 @@
 #include "tools/report/table.h"
-
-#include <doctest/doctest.h>
-
 #include "data/read/json_message.h"
 #include "estimator/plan/units.h"
-#include "tools/report/report.h"
+#include "tools/report/csv.h"
+#include "tools/report/json.h"
 #include "tools/report/text.h"
+
+#include <doctest/doctest.h>
 
 namespace shardplan {
 

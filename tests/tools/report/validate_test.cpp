@@ -1,10 +1,10 @@
 #include "tools/report/validate.h"
+#include "data/read/library.h"
+#include "tools/report/validate_rows.h"
 
 #include <doctest/doctest.h>
 
 #include <limits>
-
-#include "data/read/library.h"
 
 namespace shardplan {
 namespace {

@@ -1,6 +1,7 @@
 // $1, $2, ...: `set`, `shift` and `getopts`.
 #include <algorithm>
 
+#include "tools/from/shell/expansion.h"
 #include "tools/from/shell/interpreter.h"
 
 namespace shardplan {

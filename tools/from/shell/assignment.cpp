@@ -1,7 +1,10 @@
 // Variables of a script: assignments, lists, declarations; and redirections.
+#include "tools/from/shell/assignment.h"
+
 #include <algorithm>
 
 #include "data/read/input_error.h"
+#include "tools/from/shell/expansion.h"
 #include "tools/from/shell/interpreter.h"
 #include "tools/from/shell/list.h"
 

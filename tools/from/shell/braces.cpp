@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "tools/from/shell/condition.h"
+#include "tools/from/shell/expansion.h"
 #include "tools/from/shell/list.h"
 #include "tools/from/shell/word_reader.h"
 

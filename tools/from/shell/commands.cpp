@@ -1,11 +1,12 @@
 // One command of a script: what the shell itself does, scripts within it, and programs.
-#include "tools/from/shell/interpreter.h"
-
-#include <algorithm>
-
 #include "data/read/input_error.h"
+#include "tools/from/shell/assignment.h"
+#include "tools/from/shell/inner.h"
+#include "tools/from/shell/interpreter.h"
 #include "tools/from/shell/program_output.h"
 #include "tools/from/shell/words.h"
+
+#include <algorithm>
 
 namespace shardplan {
 namespace {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "data/read/input_error.h"
+#include "tools/from/shell/expansion.h"
 #include "tools/from/shell/interpreter.h"
 
 namespace shardplan {

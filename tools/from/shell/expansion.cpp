@@ -1,5 +1,5 @@
 // What stands behind a '$' or between backquotes.
-#include <string_view>
+#include "tools/from/shell/expansion.h"
 
 #include "data/read/input_error.h"
 #include "tools/from/shell/word_reader.h"

@@ -1,4 +1,6 @@
 // Scripts within a script: functions, `bash -c`, here-documents, other files.
+#include "tools/from/shell/inner.h"
+
 #include <algorithm>
 
 #include "tools/from/shell/interpreter.h"

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "data/read/input_error.h"
+#include "tools/from/shell/expansion.h"
 
 namespace shardplan {
 namespace {

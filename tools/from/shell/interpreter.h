@@ -218,8 +218,4 @@ class ShellInterpreter {
   int dead_ = 0;
 };
 
-std::string shell_program(const std::string& word);  // "/bin/bash" -> "bash"
-bool starts_nothing(const std::string& word);        // such as echo, whatever its arguments say
-bool is_declaration(const std::string& word);        // export, local and their like
-
 }  // namespace shardplan

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "tools/from/shell/expansion.h"
 #include "tools/from/shell/interpreter.h"
 
 namespace shardplan {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tools/from/shell/arithmetic.h"
+#include "tools/from/shell/inner.h"
 #include "tools/from/shell/interpreter.h"
 
 namespace shardplan {

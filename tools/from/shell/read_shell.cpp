@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tools/from/shell/expansion.h"
 #include "tools/from/shell/interpreter.h"
 #include "tools/from/shell/words.h"
 

@@ -32,7 +32,6 @@ inline bool is_mark(char letter) {
   return letter >= kUnsetMark && letter <= kUnknownWordsMark;
 }
 std::string plain(std::string word);  // without marks
-std::string marked(char mark, std::string_view opening, const std::string& text);
 
 // A word for a condition: variables that nothing sets are empty for a shell.
 struct KnownWord {
@@ -75,7 +74,8 @@ bool has_known_size(const std::vector<std::string>& entries);
 inline constexpr std::size_t kStepsOfLetter = 32;  // read as part of a word
 inline constexpr std::size_t kStepsOfEntry = 64;   // of a list that is copied or searched
 
-// Stands somewhere in a script, and knows the variables that have been set so far.
+// Stands somewhere in a script, and knows the variables that have been set so far. expansion.cpp
+// has what stands behind a '$', braces.cpp what stands behind "${".
 class ShellWordReader {
  public:
   using Words = std::vector<std::string>;

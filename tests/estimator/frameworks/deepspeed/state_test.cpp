@@ -1,5 +1,13 @@
 // DeepSpeed: what a rank holds, counted by hand, and the laws of its estimate.
 #include "estimator/frameworks/deepspeed/state.h"
+#include "data/frameworks/framework.h"
+#include "data/read/library.h"
+#include "estimator/estimate.h"
+#include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/timeline.h"
+#include "estimator/plan/units.h"
+#include "tests/estimator/llama_job.h"
+#include "tests/estimator/random_jobs.h"
 
 #include <doctest/doctest.h>
 
@@ -9,14 +17,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "data/read/library.h"
-#include "estimator/estimate.h"
-#include "estimator/frameworks/deepspeed/buckets.h"
-#include "estimator/frameworks/deepspeed/timeline.h"
-#include "estimator/plan/units.h"
-#include "tests/estimator/llama_job.h"
-#include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
 namespace {

@@ -1,0 +1,11 @@
+// A run of torchtitan: its configuration.
+#pragma once
+
+#include "data/arguments/run_settings.h"
+
+namespace shardplan {
+
+RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
+                               const Library& library);
+
+}  // namespace shardplan

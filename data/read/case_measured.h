@@ -1,0 +1,13 @@
+// What a run on GPUs gave, as a case line tells it.
+#pragma once
+
+#include <string>
+
+#include "data/read/json_reader.h"
+#include "estimator/plan/measurement.h"
+
+namespace shardplan {
+
+Measurement read_measured(const JsonValue& value, const std::string& file);
+
+}  // namespace shardplan

@@ -1,0 +1,23 @@
+// The values of options: counts, sizes, numbers, lists and words.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardplan {
+
+// One integer within [low, high], as count_of reads it; `place` opens the message ("--tp").
+std::int64_t parse_count(const std::string& word, std::int64_t low, std::int64_t high,
+                         const std::string& place);
+// Bytes within [low, high]: 80GiB, 79.6GiB, 80GB, 512MiB, or plain bytes.
+std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t high,
+                         const std::string& place);
+double parse_number(const std::string& word, double low, double high, const std::string& place);
+// "a,b,c" split at commas; empty pieces are refused.
+std::vector<std::string> parse_list(const std::string& word, const std::string& place);
+// The same word with '-' read as '_', if it is one of the choices; else InputError.
+std::string parse_choice(const std::string& word, const std::vector<std::string>& choices,
+                         const std::string& place);
+
+}  // namespace shardplan
