@@ -9,7 +9,7 @@
 #include "data/frameworks/framework.h"
 #include "data/models/config.h"
 #include "data/read/json_message.h"
-#include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/options.h"
 
 namespace shardplan {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "data/read/case_line.h"
 #include "data/read/case_members.h"
+#include "estimator/frameworks/framework.h"
 
 namespace shardplan {
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/allocation.h"
 #include "estimator/ledger/outside.h"
 #include "estimator/ledger/stage_pieces.h"

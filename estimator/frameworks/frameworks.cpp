@@ -47,6 +47,7 @@
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
 #include "estimator/frameworks/native/update.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/kernels.h"
 #include "estimator/frameworks/torchtitan/layout.h"
@@ -210,8 +211,8 @@ constexpr Framework kDeepspeed = {
     .not_counted = deepspeed_not_counted};
 
 // By MemoryModel.
-constexpr std::array kFrameworks = {kFujii2024,     kMegatron, kNative,   kTorchtitan,
-                                    kMegatronLocal, kNanotron, kDeepspeed};
+constexpr std::array kFrameworks = {kMegatron, kMegatronLocal, kNative,   kTorchtitan,
+                                    kNanotron, kDeepspeed,     kFujii2024};
 static_assert(kFrameworks.size() == kMemoryModels.size());
 
 }  // namespace

@@ -13,21 +13,9 @@
 
 namespace shardplan {
 
-// Which family of row tables and which validity rules apply.
-enum class MemoryModel {
-  kFujii2024,      // the closed formula of arXiv 2411.06465 as its author's calculator has it
-  kMegatron,       // Megatron-LM with Transformer Engine
-  kNative,         // our own trainer
-  kTorchtitan,     // pytorch/torchtitan: FSDP2, eager or compiled blocks
-  kMegatronLocal,  // Megatron-core with its local layer spec: plain PyTorch
-  kNanotron,       // nanotron: its own modules under autograd, fp32 gradient buffer
-  kDeepspeed,      // DeepSpeed ZeRO-1, 2 and 3 around Hugging Face's Llama
-};
-
-// Megatron-core's parallelism and buffers, with Transformer Engine's layers or its own.
-constexpr bool is_megatron(MemoryModel model) {
-  return model == MemoryModel::kMegatron || model == MemoryModel::kMegatronLocal;
-}
+// Which framework: an index of the rows of estimator/frameworks, which alone name its values
+// (frameworks/pieces/memory_model.h).
+enum class MemoryModel : std::uint8_t;
 
 enum class SwigluKind {
   kFused,    // fc1 output kept, gate and product in one kernel: 6f bytes per token kept
@@ -132,15 +120,6 @@ enum class CpOverlap {
 };
 
 // Names as written in the profiles' files, in options and in reports.
-inline constexpr std::array<NamedValue<MemoryModel>, 7> kMemoryModels = {{
-    {.value = MemoryModel::kFujii2024, .name = "fujii2024"},
-    {.value = MemoryModel::kMegatron, .name = "megatron"},
-    {.value = MemoryModel::kNative, .name = "native"},
-    {.value = MemoryModel::kTorchtitan, .name = "torchtitan"},
-    {.value = MemoryModel::kMegatronLocal, .name = "megatron_local"},
-    {.value = MemoryModel::kNanotron, .name = "nanotron"},
-    {.value = MemoryModel::kDeepspeed, .name = "deepspeed"},
-}};
 inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
     {.value = SwigluKind::kFused, .name = "fused"},
     {.value = SwigluKind::kUnfused, .name = "unfused"},
@@ -218,9 +197,6 @@ inline constexpr std::array<NamedValue<CpOverlap>, 3> kCpOverlaps = {{
     {.value = CpOverlap::kAttention, .name = "attention"},
     {.value = CpOverlap::kSequences, .name = "sequences"},
 }};
-constexpr const auto& names_of(MemoryModel) {
-  return kMemoryModels;
-}
 constexpr const auto& names_of(SwigluKind) {
   return kSwigluKinds;
 }
@@ -284,10 +260,10 @@ struct FrameworkLayout {
 };
 
 struct FrameworkProfile {
-  std::string name;     // "megatron"
-  std::string version;  // "core_v0.16.1"
-  MemoryModel memory_model = MemoryModel::kMegatron;
-  FrameworkLayout layout = {.cuts_fused_qkv_evenly = true,  // of that one
+  std::string name;                                         // "megatron"
+  std::string version;                                      // "core_v0.16.1"
+  MemoryModel memory_model{};                               // the first row
+  FrameworkLayout layout = {.cuts_fused_qkv_evenly = true,  // that row's
                             .reduces_whole_experts_as_dense = true,
                             .experts_vary_by_chance = true,
                             .fuses_norms_into_linears = true};

@@ -11,7 +11,7 @@
 namespace shardplan {
 namespace {
 
-Price fujii_price(const Job& job, const Plan& plan) {
+Price price_by_formula(const Job& job, const Plan& plan) {
   const MemoryEstimate estimate = estimate_memory(job, plan);
   const StageMemory& worst = estimate.stages.front();
   Price price;
@@ -72,7 +72,7 @@ Price price(PriceTable& table, const Plan& plan) {
   const Job& job = pieces.job;
   pieces.begin(plan);
   const ScheduleShape shape = pieces.shape(plan);
-  Price price = framework_of(job.profile).formula != nullptr ? fujii_price(job, plan)
+  Price price = framework_of(job.profile).formula != nullptr ? price_by_formula(job, plan)
                                                              : memory_price(pieces, plan, shape);
   const StepTime time = price_time(pieces, plan, shape);
   price.step_time_s = time.total_s;

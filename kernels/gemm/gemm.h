@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "kernels/gemm/choices.h"
+#include "kernels/gemm/gemm_type.h"
 #include "kernels/gemm/gradient_sum.h"
 
 namespace shardplan {
 
-enum class GemmType { kFloat, kBf16, kE4m3, kE5m2 };
 enum class GemmLayout { kPlain, kTransposed };
 
 // out [rows, columns], a [rows, inner] or, transposed, [inner, rows], b [inner, columns] or,

@@ -105,9 +105,9 @@ constexpr int kPatches = kTile / kPatch;  // in a row of the tile
 constexpr int kThreads = kPatches * kPatches;
 
 // 1.75 * 2^top is the largest value of both formats.
-template <Fp8Format kFormat>
+template <GemmType kFormat>
 __device__ int scale_exponent(unsigned amax_bits) {
-  constexpr int kTop = kFormat == Fp8Format::kE4m3 ? 8 : 15;
+  constexpr int kTop = kFormat == GemmType::kE4m3 ? 8 : 15;
   constexpr unsigned kInfinityBits = 0x7f800000U;
   constexpr unsigned kMantissaOf175 = 0x600000U;
   if (amax_bits == 0 || amax_bits >= kInfinityBits) {
@@ -139,9 +139,9 @@ __device__ Eight<T> load_eight(const T* from) {
 }
 
 // Of four of them, from `first` on.
-template <Fp8Format kFormat, class T>
+template <GemmType kFormat, class T>
 __device__ unsigned four_bytes(const Eight<T>& values, int first, float scale) {
-  constexpr auto kKind = kFormat == Fp8Format::kE4m3 ? __NV_E4M3 : __NV_E5M2;
+  constexpr auto kKind = kFormat == GemmType::kE4m3 ? __NV_E4M3 : __NV_E5M2;
   const auto two_bytes = [&](int k) {
     return static_cast<unsigned>(__nv_cvt_float2_to_fp8x2(
         {values[k] * scale, values[k + 1] * scale}, __NV_SATFINITE, kKind));
@@ -165,7 +165,7 @@ __device__ void transpose_bytes(const unsigned* rows, unsigned* columns) {
 // registers and meet in shared memory: column c keeps the eight bytes of patch row p at place
 // p ^ (c / 8), so that neither side has bank conflicts. The last tiles first: their rows are what
 // the search for the largest value left in the cache.
-template <Fp8Format kFormat, bool kPlain, bool kTransposed, class T>
+template <GemmType kFormat, bool kPlain, bool kTransposed, class T>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(Fp8Matrix out, const T* __restrict__ x, std::int64_t rows, std::int64_t columns,
                     std::int64_t stride) {
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <Fp8Format kFormat, class T>
+template <GemmType kFormat, class T>
 void launch_quantize(const Fp8Matrix& out, const T* x, std::int64_t rows, std::int64_t columns,
                      std::int64_t stride, cudaStream_t stream) {
   const auto tiles = [](std::int64_t size) {
@@ -249,19 +249,19 @@ void launch_quantize(const Fp8Matrix& out, const T* x, std::int64_t rows, std::i
 }  // namespace
 
 template <class T>
-void quantize_fp8(const Fp8Matrix& out, Fp8Format format, const T* x, std::int64_t rows,
+void quantize_fp8(const Fp8Matrix& out, GemmType format, const T* x, std::int64_t rows,
                   std::int64_t columns, std::int64_t stride, cudaStream_t stream) {
   launch_amax(out.amax, x, rows, columns, stride, stream);
-  if (format == Fp8Format::kE4m3) {
-    launch_quantize<Fp8Format::kE4m3>(out, x, rows, columns, stride, stream);
+  if (format == GemmType::kE4m3) {
+    launch_quantize<GemmType::kE4m3>(out, x, rows, columns, stride, stream);
   } else {
-    launch_quantize<Fp8Format::kE5m2>(out, x, rows, columns, stride, stream);
+    launch_quantize<GemmType::kE5m2>(out, x, rows, columns, stride, stream);
   }
 }
 
-template void quantize_fp8(const Fp8Matrix&, Fp8Format, const float*, std::int64_t, std::int64_t,
+template void quantize_fp8(const Fp8Matrix&, GemmType, const float*, std::int64_t, std::int64_t,
                            std::int64_t, cudaStream_t);
-template void quantize_fp8(const Fp8Matrix&, Fp8Format, const __nv_bfloat16*, std::int64_t,
+template void quantize_fp8(const Fp8Matrix&, GemmType, const __nv_bfloat16*, std::int64_t,
                            std::int64_t, std::int64_t, cudaStream_t);
 
 }  // namespace shardplan

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/gemm/fp8_format.h"
+#include "kernels/gemm/gemm_type.h"
 
 namespace shardplan {
 
@@ -21,11 +21,11 @@ struct Fp8Matrix {
 
 // out = x * 2^e rounded to nearest even, with the largest e for which amax * 2^e is a value of the
 // format, at most 126; 0 where amax is 0 or not finite. What is infinite becomes the largest value,
-// what is no number stays none. T is float or __nv_bfloat16.
+// what is no number stays none. T is float or __nv_bfloat16. The format is kE4m3 or kE5m2.
 // x [rows, columns]  both multiples of 16, rows at most 65535 * 128; stride from row to row in
 //                    elements, a multiple of 8
 template <class T>
-void quantize_fp8(const Fp8Matrix& out, Fp8Format format, const T* x, std::int64_t rows,
+void quantize_fp8(const Fp8Matrix& out, GemmType format, const T* x, std::int64_t rows,
                   std::int64_t columns, std::int64_t stride, cudaStream_t stream);
 
 }  // namespace shardplan

@@ -9,6 +9,7 @@
 #include "estimator/answer/step_limit.h"
 #include "estimator/answer/step_trace.h"
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/parameters.h"
 #include "estimator/price/price.h"
 #include "tests/corpus/answer_text.h"

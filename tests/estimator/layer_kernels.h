@@ -2,6 +2,7 @@
 #pragma once
 
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/elementwise.h"
 
 namespace shardplan {

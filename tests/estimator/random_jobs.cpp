@@ -1,6 +1,7 @@
 #include "tests/estimator/random_jobs.h"
 
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/layer_partition.h"
 
 namespace shardplan {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "search/space/default_space.h"
 
 namespace shardplan {

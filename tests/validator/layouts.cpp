@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "validator/check/operations.h"
 
 namespace shardplan {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tools/accuracy/accuracy.h"
 #include "tools/accuracy/errors.h"
 #include "tools/accuracy/plan_features.h"

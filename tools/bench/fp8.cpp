@@ -27,7 +27,7 @@ void bench_rounding(Bench& bench, std::int64_t rows, std::int64_t columns) {
                            .inverse_scale = scales.data() + 1};
     bench.row(std::string(name) + " " + std::to_string(rows) + "x" + std::to_string(columns),
               static_cast<double>((4 + copies) * rows * columns), [&](cudaStream_t on) {
-                quantize_fp8(out, Fp8Format::kE4m3, x.data(), rows, columns, columns, on);
+                quantize_fp8(out, GemmType::kE4m3, x.data(), rows, columns, columns, on);
               });
   };
   row("fp8 of bf16, rows", 1, plain.data(), nullptr);

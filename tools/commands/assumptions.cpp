@@ -8,6 +8,7 @@
 #include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 #include "estimator/answer/allocator_totals.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/price/price.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/text.h"

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "data/read/input_error.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
 #include "tools/report/text.h"

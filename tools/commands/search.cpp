@@ -3,6 +3,7 @@
 
 #include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "search/walk/search.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help.h"

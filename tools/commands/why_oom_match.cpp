@@ -8,6 +8,7 @@
 
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/answer/stage_memory.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/rank_grid.h"
 #include "tools/commands/why_oom.h"

@@ -7,6 +7,7 @@
 #include "data/frameworks/framework.h"
 #include "data/frameworks/profile_fields.h"
 #include "data/read/case_plan.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tools/options/given_cluster.h"
 #include "tools/options/given_model.h"
 #include "tools/options/options.h"

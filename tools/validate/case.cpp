@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "validator/host/backend.h"
 #include "validator/lower/lower.h"
 #include "validator/program/run_data.h"

@@ -5,6 +5,7 @@
 
 #include "kernels/gemm/quantize_fp8.h"
 #include "validator/cuda/operations.h"
+#include "validator/cuda/products.h"
 
 namespace shardplan {
 namespace {
@@ -38,7 +39,7 @@ void round_factor(const Fp8Matrix& out, Fp8Format format, const DeviceView& x,
                   cudaStream_t stream) {
   with_device_type(x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    quantize_fp8(out, format, x.as<const T>(), x.rows, x.cols, x.stride, stream);
+    quantize_fp8(out, gemm_type_of(format), x.as<const T>(), x.rows, x.cols, x.stride, stream);
   });
 }
 

@@ -36,7 +36,7 @@ GemmShape gemm_shape(Pass pass, std::int64_t m, std::int64_t n, std::int64_t k) 
 // `side` x `side` random values, rounded under a scale of their own: a factor of any smaller shape.
 class Factor {
  public:
-  Factor(Fp8Format format, std::int64_t side, unsigned seed, cudaStream_t stream)
+  Factor(GemmType format, std::int64_t side, unsigned seed, cudaStream_t stream)
       : bytes_(side * side), scales_(2 * kScaleElements) {
     DeviceBuffer<Bf16> values(side * side);
     fill_random(values, side * side, seed);
@@ -58,9 +58,9 @@ class Fp8Bench {
  public:
   Fp8Bench(std::int64_t largest, cudaStream_t stream)
       : stream_(stream),
-        activations_(Fp8Format::kE4m3, largest, 1, stream),
-        gradients_(Fp8Format::kE5m2, largest, 2, stream),
-        second_(Fp8Format::kE4m3, largest, 3, stream),
+        activations_(GemmType::kE4m3, largest, 1, stream),
+        gradients_(GemmType::kE5m2, largest, 2, stream),
+        second_(GemmType::kE4m3, largest, 3, stream),
         out_(largest * largest),
         load_out_(largest * largest),
         workspace_(kWorkspaceBytes),

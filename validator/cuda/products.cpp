@@ -49,7 +49,7 @@ class Operand {
       quantize_fp8({.plain = static_cast<std::uint8_t*>(data()),
                     .amax = scales.data(),
                     .inverse_scale = scales.data() + 1},
-                   type == GemmType::kE4m3 ? Fp8Format::kE4m3 : Fp8Format::kE5m2, values.data(),
+                   type, values.data(),
                    kFp8Multiple, columns, columns, stream);
       CUDA_CHECK(cudaStreamSynchronize(stream));
     }
@@ -106,10 +106,6 @@ std::vector<double> time_candidates(Gemm& gemm, const GemmShape& s,
   return seconds;
 }
 
-GemmType type_of(Fp8Format format) {
-  return format == Fp8Format::kE4m3 ? GemmType::kE4m3 : GemmType::kE5m2;
-}
-
 GemmShape fp8_shape(const Program& program, const Operation& op) {
   const View& a = op.in.at(0);
   const View& out = op.out.at(0);
@@ -146,6 +142,10 @@ GemmShape product_shape(const Program& program, const Operation& op) {
 
 }  // namespace
 
+GemmType gemm_type_of(Fp8Format format) {
+  return format == Fp8Format::kE4m3 ? GemmType::kE4m3 : GemmType::kE5m2;
+}
+
 GemmShape fp8_product(const Fp8Factors& factors, std::int64_t rows, std::int64_t columns,
                       std::int64_t inner) {
   return {.rows = rows,
@@ -155,8 +155,8 @@ GemmShape fp8_product(const Fp8Factors& factors, std::int64_t rows, std::int64_t
           .a_stride = inner,
           .b_stride = inner,
           .out_stride = columns,
-          .in_type = type_of(factors.a),
-          .b_type = type_of(factors.b),
+          .in_type = gemm_type_of(factors.a),
+          .b_type = gemm_type_of(factors.b),
           .sums_fast = factors.a == Fp8Format::kE4m3};
 }
 

@@ -10,6 +10,8 @@
 
 namespace shardplan {
 
+GemmType gemm_type_of(Fp8Format format);
+
 // A product in fp8 as the trainer runs it, out in bf16. Both factors are copies with the inner
 // dimension contiguous. In forward the tensor cores' own sums are exact enough; gradients, whose
 // first factor is e5m2, are summed in float (Transformer Engine, pytorch/module/base.py:

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/gemm/fp8_format.h"
+#include "validator/program/fp8_format.h"
 
 namespace shardplan {
 

@@ -13,7 +13,7 @@
 #include "estimator/plan/memory_estimate.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
-#include "kernels/gemm/fp8_format.h"
+#include "validator/program/fp8_format.h"
 
 namespace shardplan {
 

@@ -6,6 +6,7 @@
 
 #include "estimator/frameworks/deepspeed/buckets.h"
 #include "estimator/frameworks/deepspeed/state.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 

@@ -16,6 +16,7 @@
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/weights.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/allocation_tape.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/parameter_elements.h"

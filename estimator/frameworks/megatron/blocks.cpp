@@ -9,6 +9,7 @@
 #include "estimator/frameworks/megatron/blocks/ends.h"
 #include "estimator/frameworks/megatron/blocks/ffn.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
 
 namespace shardplan {

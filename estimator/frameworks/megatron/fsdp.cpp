@@ -151,20 +151,6 @@ FsdpBuffers one_bucket(const Job& job, const Plan& plan, const ChunkLayout& chun
 
 }  // namespace
 
-bool is_megatron_fsdp(const Job& job, const Plan& plan) {
-  return job.profile.memory_model == MemoryModel::kMegatron && plan.zero >= 2;
-}
-
-DType fsdp_gradient_dtype(const Plan& plan) {
-  return plan.precision == Precision::kFp32 ? DType::kFp32 : plan.grad_dtype;
-}
-
-bool fuses_weight_gradients(const Job& job, const Plan& plan) {
-  return job.profile.gradient_accumulation_fusion &&
-         (!is_megatron_fsdp(job, plan) ||
-          fsdp_gradient_dtype(plan) == activation_dtype(plan.precision));
-}
-
 bool holds_tied_gradient(const Job& job, const Plan& plan) {
   return job.model.tied_embeddings && plan.pp == 1 && is_megatron_fsdp(job, plan) &&
          !fuses_weight_gradients(job, plan);

@@ -7,21 +7,12 @@
 
 #include <cstdint>
 
+#include "estimator/frameworks/megatron/options.h"
 #include "estimator/ledger/fsdp_buffers.h"
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/time/update_times.h"
 
 namespace shardplan {
-
-// Whether the plan is one of Megatron-FSDP.
-bool is_megatron_fsdp(const Job& job, const Plan& plan);
-// What it accumulates and reduces gradients in.
-DType fsdp_gradient_dtype(const Plan& plan);
-// Whether weight gradients are added to the main gradients by their products. The output layer
-// hands Megatron-FSDP's main gradient to torch.matmul as `out`, which stops with an error where
-// that is not of the product's type (core/tensor_parallel/layers.py:561-566): there the run has
-// --no-gradient-accumulation-fusion, as docs/user-guide/features/custom_fsdp.md says.
-bool fuses_weight_gradients(const Job& job, const Plan& plan);
 
 // What every row of a layer's weights divides: a bucket ends at a multiple of that times the ranks
 // (build_data_parallel_buffer_index, chunk_size_factor). At most kMostBucketElements, which no GPU

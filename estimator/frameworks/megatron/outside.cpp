@@ -9,6 +9,7 @@
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/frameworks/pieces/communicators.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/expert_routing.h"
 
 namespace shardplan {

@@ -8,6 +8,7 @@
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {

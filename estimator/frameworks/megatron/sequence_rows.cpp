@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/block_rows.h"
 
 namespace shardplan {

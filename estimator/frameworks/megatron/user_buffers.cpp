@@ -1,5 +1,6 @@
 #include "estimator/frameworks/megatron/user_buffers.h"
 
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {

@@ -5,6 +5,7 @@
 #include "data/frameworks/framework.h"
 #include "data/read/library.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/data/message_of.h"
 
 using namespace shardplan;

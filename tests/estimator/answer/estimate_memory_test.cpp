@@ -9,6 +9,7 @@
 #include "estimator/answer/stage_memory.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/random_jobs.h"

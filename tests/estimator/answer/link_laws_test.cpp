@@ -6,6 +6,7 @@
 
 #include "data/read/library.h"
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {

@@ -9,6 +9,7 @@
 #include "data/read/library.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/attention_workspace.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/units.h"
 #include "tests/allocation_count.h"
 

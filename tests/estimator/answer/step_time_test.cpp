@@ -11,6 +11,7 @@
 #include "estimator/answer/pipeline_step.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_time.h"
 #include "tests/estimator/host_costs.h"
 #include "tests/estimator/llama_job.h"

@@ -1,6 +1,7 @@
 #include "estimator/ledger/stage_peak.h"
 #include "estimator/allocator/replay.h"
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

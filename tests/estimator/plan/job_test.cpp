@@ -1,6 +1,7 @@
 // Sizes derived from a job and a plan.
 #include "estimator/plan/job.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

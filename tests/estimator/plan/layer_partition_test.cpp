@@ -1,6 +1,7 @@
 // Which layers lie where.
 #include "estimator/plan/layer_partition.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,6 @@
 #include "estimator/plan/parameters.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

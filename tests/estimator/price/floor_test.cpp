@@ -1,7 +1,8 @@
+#include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/price/fitting_floor.h"
 #include "estimator/price/memory_floor.h"
 #include "estimator/price/time_floor.h"
-#include "estimator/answer/why_invalid.h"
 
 #include <doctest/doctest.h>
 

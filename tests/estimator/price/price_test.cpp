@@ -1,5 +1,6 @@
-#include "estimator/plan/in_flight.h"
 #include "estimator/price/price.h"
+#include "estimator/frameworks/pieces/memory_model.h"
+#include "estimator/plan/in_flight.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,7 @@
 // Attention under context parallelism: blocks of queries on keys, counted by hand.
 #include "estimator/time/attention_calls.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,7 @@
 // Blocks: FLOP counts by hand, laws of every axis, agreement with the parameter counts.
-#include "estimator/frameworks/framework.h"
 #include "estimator/time/block_time.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

@@ -4,6 +4,7 @@
 #include "data/read/library.h"
 #include "estimator/answer/model_times.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_work.h"
 
 namespace shardplan {

@@ -1,6 +1,7 @@
 // What hosts need to launch layers: laws of every framework.
-#include "estimator/frameworks/framework.h"
 #include "estimator/time/host_time.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/layer_partition.h"
 #include "tests/allocation_count.h"
 #include "tests/estimator/broken_plans.h"

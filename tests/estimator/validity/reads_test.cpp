@@ -7,6 +7,7 @@
 #include <vector>
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 namespace shardplan {
 namespace {

@@ -17,6 +17,10 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
+GemmType type_of(Fp8Format format) {
+  return format == Fp8Format::kE4m3 ? GemmType::kE4m3 : GemmType::kE5m2;
+}
+
 template <class T>
 double largest_of(const std::vector<T>& x, std::int64_t columns, std::int64_t stride) {
   double amax = 0;
@@ -62,7 +66,7 @@ void check(Fp8Format format, std::int64_t rows, std::int64_t columns, double spr
                     .transposed = has_transposed ? transposed.data() : nullptr,
                     .amax = scales.data(),
                     .inverse_scale = scales.data() + 1},
-                   format, dev_x.data(), rows, columns, stride, stream);
+                   type_of(format), dev_x.data(), rows, columns, stride, stream);
       CHECK(plain.host() == (has_plain ? want_plain : before));
       CHECK(transposed.host() == (has_transposed ? want_transposed : before));
       CHECK(scales.host()[0] == static_cast<float>(amax));
@@ -79,7 +83,8 @@ struct Factor {
     const auto x = random_values<__nv_bfloat16>(rows * inner, seed, 0, spread);
     DeviceBuffer<__nv_bfloat16> dev_x(x);
     quantize_fp8(
-        {.plain = bytes.data(), .amax = amax.data(), .inverse_scale = inverse_scale.data()}, format,
+        {.plain = bytes.data(), .amax = amax.data(), .inverse_scale = inverse_scale.data()},
+        type_of(format),
         dev_x.data(), rows, inner, inner, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     const int exponent = fp8_scale_exponent(format, largest_of(x, inner, inner));
@@ -119,7 +124,7 @@ void check_product(Fp8Format a_format, bool sums_fast, double tolerance) {
                      .a_stride = kInner,
                      .b_stride = kInner,
                      .out_stride = kColumns,
-                     .in_type = a_format == Fp8Format::kE4m3 ? GemmType::kE4m3 : GemmType::kE5m2,
+                     .in_type = type_of(a_format),
                      .out_type = sizeof(Out) == 4 ? GemmType::kFloat : GemmType::kBf16,
                      .b_type = GemmType::kE4m3,
                      .sums_fast = sums_fast};
@@ -161,7 +166,7 @@ TEST_CASE("fp8 of zeros is zero, of what is not finite the largest value or no n
   const auto run = [&](const std::vector<Bf16>& x) {
     DeviceBuffer<Bf16> dev_x(x);
     quantize_fp8({.plain = bytes.data(), .amax = scales.data(), .inverse_scale = scales.data() + 1},
-                 Fp8Format::kE4m3, dev_x.data(), 16, 16, 16, stream);
+                 GemmType::kE4m3, dev_x.data(), 16, 16, 16, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     return bytes.host();
   };

@@ -1,6 +1,7 @@
 #include "search/space/census.h"
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "search/space/default_space.h"
 #include "tests/search/jobs.h"
 

@@ -1,6 +1,7 @@
 #include "search/space/rules.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "search/space/default_space.h"
 #include "tests/search/brute_force.h"
 #include "tests/search/jobs.h"

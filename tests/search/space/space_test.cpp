@@ -1,5 +1,6 @@
 #include "search/space/space.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "search/space/default_space.h"
 #include "tests/search/jobs.h"
 

@@ -1,5 +1,6 @@
 #include "search/walk/search.h"
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/layer_partition.h"
 #include "search/space/default_space.h"
 #include "tests/search/brute_force.h"

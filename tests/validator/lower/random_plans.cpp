@@ -5,6 +5,7 @@
 
 #include "estimator/answer/why_invalid.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/rank_grid.h"
 #include "validator/lower/lower.h"

@@ -3,6 +3,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 namespace shardplan {
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/host_costs.h"
 
 namespace shardplan {

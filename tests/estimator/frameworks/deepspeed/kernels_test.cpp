@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "estimator/answer/model_times.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/layer_kernels.h"
 #include "tests/estimator/llama_job.h"
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/llama_job.h"
 
 using namespace shardplan;

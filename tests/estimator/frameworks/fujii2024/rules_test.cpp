@@ -1,6 +1,7 @@
 // Plans that the source paper's formula refuses.
 #include <doctest/doctest.h>
 
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;

@@ -4,6 +4,7 @@
 
 #include "estimator/answer/model_times.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/block_experts.h"
 #include "tests/estimator/layer_kernels.h"

@@ -1,12 +1,13 @@
 // Hosts that launch Megatron-core: steps of Megatron-LM's tests, and models so small that the host
 // decides.
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/megatron/host.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/host_costs.h"
 
 namespace shardplan {

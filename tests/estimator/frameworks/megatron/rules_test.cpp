@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;

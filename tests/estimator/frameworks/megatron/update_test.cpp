@@ -1,10 +1,11 @@
 // Megatron-core's update, on the GPU and on the host, and what Megatron-FSDP leaves visible.
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/megatron/update.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
 #include "data/read/case_line.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
 

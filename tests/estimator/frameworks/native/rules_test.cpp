@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "estimator/answer/why_invalid.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/rank_grid.h"
 #include "tests/estimator/broken_plans.h"
 

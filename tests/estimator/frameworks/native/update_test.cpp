@@ -1,6 +1,6 @@
 // Our own trainer's update: what one parameter moves, and what hides behind units.
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/native/update.h"
+#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -9,6 +9,7 @@
 #include "estimator/answer/chunk_work.h"
 #include "estimator/answer/model_times.h"
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
 

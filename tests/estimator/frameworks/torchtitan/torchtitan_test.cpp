@@ -7,6 +7,7 @@
 
 #include "estimator/estimate.h"
 #include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/price/price.h"
 #include "tests/estimator/llama_job.h"
 

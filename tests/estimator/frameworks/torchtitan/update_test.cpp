@@ -1,6 +1,7 @@
 // FSDP2's collectives.
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/torchtitan/update.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 
