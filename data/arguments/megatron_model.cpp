@@ -1,4 +1,3 @@
-// The model that Megatron-LM arguments describe.
 #include "data/arguments/megatron_model.h"
 
 #include <algorithm>

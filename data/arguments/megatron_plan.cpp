@@ -1,4 +1,3 @@
-// The plan that Megatron-LM arguments describe.
 #include "data/arguments/megatron_plan.h"
 
 #include <algorithm>

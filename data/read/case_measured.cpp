@@ -1,4 +1,3 @@
-// What a run on GPUs gave, as a case line tells it.
 #include "data/read/case_measured.h"
 
 #include <algorithm>

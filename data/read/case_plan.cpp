@@ -1,4 +1,3 @@
-// The plan of a case line, and what a profile chooses where the line is silent.
 #include "data/read/case_plan.h"
 
 #include <algorithm>

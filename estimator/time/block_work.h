@@ -118,8 +118,8 @@ bool goes_by_pieces(const BlockContext& context);
 
 // What stays visible of a layer's collectives over tp where tokens go by pieces: those of
 // attention's region and those of the FFN's. Products of one piece run beside the communication of
-// another through the norm between two regions (validator/program/order_launches.cpp): sums over the
-// ranks of one region and gathers of the next hide behind the products of both. Inputs gathered
+// another through the norm between two regions (validator/program/order_launches.cpp): sums over
+// the ranks of one region and gathers of the next hide behind the products of both. Inputs gathered
 // again for weight gradients are there before those of the FFN, or come beside attention, which
 // takes so long.
 struct VisibleRegions {

@@ -1,4 +1,3 @@
-// The single changes that advise tries.
 #include "search/questions/edits.h"
 
 #include <algorithm>

@@ -12,6 +12,7 @@
 #include "tools/options/case_file.h"
 #include "tools/options/question.h"
 #include "tools/report/accuracy.h"
+#include "tools/report/accuracy_csv.h"
 #include "tools/report/known_runs.h"
 #include "tools/report/layouts.h"
 #include "tools/report/report.h"

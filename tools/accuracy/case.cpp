@@ -1,4 +1,3 @@
-// One measured run against its prediction.
 #include "tools/accuracy/case.h"
 
 #include <algorithm>

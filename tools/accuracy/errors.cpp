@@ -1,4 +1,3 @@
-// What many runs say together: errors, capacity tests, step times.
 #include "tools/accuracy/errors.h"
 
 #include <algorithm>

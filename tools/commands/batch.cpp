@@ -1,4 +1,3 @@
-// shardplan batch: case lines in, one answer per line out, in input order.
 #include "tools/commands/batch.h"
 
 #include <exception>

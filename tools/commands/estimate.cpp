@@ -1,4 +1,3 @@
-// shardplan estimate: the memory and time of one plan.
 #include "tools/commands/estimate.h"
 
 #include "data/read/input_error.h"

@@ -1,4 +1,3 @@
-// Commands that run plans: handed to the program shardplan-validate, beside this one or on PATH.
 #include "tools/commands/external.h"
 
 #include <unistd.h>

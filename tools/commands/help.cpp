@@ -1,4 +1,3 @@
-// shardplan help and version; the command table.
 #include "tools/commands/help.h"
 
 #include <array>

@@ -1,4 +1,3 @@
-// shardplan list: what the program knows by name.
 #include "tools/commands/list.h"
 
 #include "data/frameworks/framework.h"

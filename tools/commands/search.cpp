@@ -1,4 +1,3 @@
-// shardplan search: every plan of a cluster, the fastest that fit first.
 #include "tools/commands/search.h"
 
 #include "data/frameworks/framework.h"
@@ -15,8 +14,8 @@
 #include "tools/report/csv.h"
 #include "tools/report/json.h"
 #include "tools/report/report.h"
+#include "tools/report/search_extras.h"
 #include "tools/report/search_table.h"
-#include "tools/report/sweep.h"
 
 #include <algorithm>
 #include <limits>

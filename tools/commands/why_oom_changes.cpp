@@ -1,4 +1,3 @@
-// Changes of a plan that make it fit, each judged by a whole estimate.
 #include "tools/commands/why_oom_changes.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Which rows have the size that a message names, and how full the GPU is when they are made.
 #include "tools/commands/why_oom_match.h"
 
 #include <algorithm>

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <set>
 
-
 namespace shardplan {
 
 // An `if` that ends the script where something is missing is taken the other way.

@@ -1,4 +1,3 @@
-// The values of options: counts, sizes, numbers, lists and words.
 #include "tools/options/option_values.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// --fix and --range: which values an axis of the search takes.
 #include "tools/options/search_axes.h"
 
 #include <algorithm>

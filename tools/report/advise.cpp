@@ -1,4 +1,3 @@
-// The answers of `advise`.
 #include "tools/report/advise.h"
 
 #include <nlohmann/json.hpp>

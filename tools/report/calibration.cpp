@@ -1,5 +1,3 @@
-// The JSON of `calibrate`: the plans that it runs, the GPU's file that it writes again, and the
-// host's.
 #include "tools/report/calibration.h"
 
 #include <algorithm>

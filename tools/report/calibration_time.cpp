@@ -1,4 +1,3 @@
-// The JSON of `calibrate --time`: the GPU's file with measured rates in it.
 #include "tools/report/calibration_time.h"
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,3 @@
-// shardplan compare as JSON.
 #include "tools/report/compare.h"
 
 #include <nlohmann/json.hpp>

@@ -1,9 +1,9 @@
-// Answers as CSV: columns in a fixed order, bytes and seconds, one row per stage or per plan.
 #include "tools/report/csv.h"
 
 #include "data/read/json_message.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/report.h"
+#include "tools/report/search_extras.h"
 #include "tools/report/sweep.h"
 
 namespace shardplan {

@@ -1,4 +1,3 @@
-// An estimate for people: verdict first, GiB, what the answer rests on.
 #include "tools/report/estimate_table.h"
 
 #include <algorithm>

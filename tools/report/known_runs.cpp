@@ -1,4 +1,3 @@
-// The answers of `accuracy --known-runs`.
 #include "tools/report/known_runs.h"
 
 #include <algorithm>

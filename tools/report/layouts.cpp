@@ -1,4 +1,3 @@
-// The answers of `accuracy --layouts`.
 #include "tools/report/layouts.h"
 
 #include <nlohmann/json.hpp>

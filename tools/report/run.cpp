@@ -1,4 +1,3 @@
-// What a report says about the run's file that the question came from.
 #include "tools/report/run.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// A search for people: the fastest plans, the front, what was pruned and why.
 #include "tools/report/search_table.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// Where the time of a step goes, operation by operation, and what of it is lost.
 #include "tools/report/step.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The answers of a search over several clusters, and what --headroom and --families add to one.
+// The answers of a search over several clusters, and what a plan costs.
 #pragma once
 
 #include <string>
@@ -8,12 +8,6 @@
 
 namespace shardplan {
 
-std::string extras_text(const SearchExtras& extras);
-// Columns of headroom, rows and columns of families.
-void add_extras(const SearchExtras& extras, Table& search_table);
-// Where rows of other lists follow: a first column `list`, "ranked" in the rows that are there.
-void name_ranked_rows(Table& search_table);
-std::string with_extras(const SearchExtras& extras, const std::string& search_json);
 std::string sweep_text(const SweepReport& report);
 Table sweep_table(const SweepReport& report);
 std::string sweep_json(const SweepReport& report);

@@ -1,4 +1,3 @@
-// The JSON of bench_training: the cases of its own table, and its result lines.
 #include "tools/report/training.h"
 
 #include <algorithm>

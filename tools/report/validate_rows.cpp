@@ -1,4 +1,3 @@
-// Rows of tables and CSV from result lines, new ones or those of a journal.
 #include "tools/report/validate_rows.h"
 
 #include <algorithm>

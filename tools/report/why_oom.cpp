@@ -1,4 +1,3 @@
-// The answers of `why-oom`.
 #include "tools/report/why_oom.h"
 
 #include <algorithm>

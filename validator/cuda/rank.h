@@ -52,8 +52,8 @@ struct LaunchHooks {
   std::function<void(std::int64_t operation, cudaStream_t stream)> after = {};
 };
 
-// attention.cpp, fp8.cpp and first_launches.cpp have what it does for operations of those names, and
-// before the first step.
+// attention.cpp, fp8.cpp and first_launches.cpp have what it does for operations of those names,
+// and before the first step.
 class CudaRank {
  public:
   // Commits both arenas and nothing else. Throws CudaError where memory is short.

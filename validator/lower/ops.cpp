@@ -1,4 +1,3 @@
-// The operations that the passes write, one function each.
 #include "validator/lower/ops.h"
 
 #include "validator/lower/fp8.h"

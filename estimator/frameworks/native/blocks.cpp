@@ -1,8 +1,8 @@
 // Ends of the pipeline in the native trainer, and the table that puts its blocks together.
 #include <utility>
 
-#include "estimator/frameworks/native/blocks.h"
 #include "estimator/frameworks/native/attention.h"
+#include "estimator/frameworks/native/blocks.h"
 #include "estimator/frameworks/native/ffn.h"
 #include "estimator/frameworks/native/moe.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"

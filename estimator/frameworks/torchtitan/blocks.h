@@ -49,8 +49,9 @@ struct TitanBlock {
   // The last of them is no small norm or router: DeepSeek's w3, of the experts shared or of the
   // layer.
   bool ends_with_linear() const { return job.model.is_mla(); }
-  // block_weights.cpp: a layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3 (of the experts
-  // together, and then the router), the norms, and last Qwen3's of queries and keys.
+  // block_weights.cpp: a layer's parameters are tensors of their own: wq, wk, wv, wo, w1, w2, w3
+  // (of the experts together, and then the router), the norms, and last Qwen3's of queries and
+  // keys.
   std::vector<std::int64_t> layer_weights() const;
   std::vector<std::int64_t> ffn_weights() const;  // or the mixture's
   // Of latent attention: wq_a, its norm and wq_b, or wq; wkv_a, its norm, wkv_b, wo.

@@ -218,9 +218,9 @@ TEST_CASE("microbatches and global batch give one another and must agree") {
 }
 
 TEST_CASE("every word that a table has is read as its own value") {
-  for (const auto& [schedule, name] : kSchedules) {
-    const std::string plan = R"({"pp": 2, "schedule": ")" + std::string(name) + "\"}";
-    CHECK(read({.plan = plan}).plan.schedule == schedule);
+  for (const ScheduleRow& row : kSchedules) {
+    const std::string plan = R"({"pp": 2, "schedule": ")" + std::string(row.name) + "\"}";
+    CHECK(read({.plan = plan}).plan.schedule == row.value);
   }
   for (const auto& [method, name] : kCpMethods) {
     const std::string plan = R"({"cp_method": ")" + std::string(name) + "\"}";

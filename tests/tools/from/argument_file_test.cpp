@@ -1,12 +1,11 @@
 // Files of arguments that another script reads.
-#include "tests/data/message_of.h"
 #include "tools/from/argument_file.h"
+#include "tests/data/message_of.h"
 #include "tools/from/shell.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-
 
 namespace shardplan {
 namespace {

@@ -1,6 +1,6 @@
+#include "validator/check/checks.h"
 #include "tests/validator/layouts.h"
 #include "tests/validator/refused.h"
-#include "validator/check/checks.h"
 #include "validator/check/communication.h"
 #include "validator/check/streams.h"
 
@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <functional>
 #include <string_view>
-
 
 namespace shardplan {
 namespace {

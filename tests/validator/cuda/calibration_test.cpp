@@ -1,14 +1,13 @@
 // Microbenchmarks of `calibrate --time` at small sizes.
+#include "validator/cuda/calibration.h"
 #include "tests/kernels/device.h"
 #include "validator/cuda/beside_bench.h"
-#include "validator/cuda/calibration.h"
 #include "validator/cuda/copies_bench.h"
 #include "validator/cuda/fp8_bench.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-
 
 namespace shardplan {
 namespace {

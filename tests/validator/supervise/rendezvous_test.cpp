@@ -1,5 +1,5 @@
-#include "tests/few_threads.h"
 #include "validator/supervise/rendezvous.h"
+#include "tests/few_threads.h"
 #include "validator/supervise/rendezvous_client.h"
 #include "validator/supervise/rendezvous_request.h"
 
@@ -17,7 +17,6 @@
 #include <memory>
 #include <system_error>
 #include <vector>
-
 
 namespace shardplan {
 namespace {

@@ -1,4 +1,3 @@
-// What every linear layer of a Megatron block has beside its products.
 #include "estimator/frameworks/megatron/blocks/linear.h"
 
 #include "estimator/frameworks/megatron/blocks.h"
