@@ -347,7 +347,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
     read_fp8(arguments, run, options);
     read_optimizer(arguments, run, options);
     if (run.job.profile.gradient_accumulation_fusion &&
-        !fuses_weight_gradients(run.job, run.plan)) {
+        !megatron::fuses_weight_gradients(run.job, run.plan)) {
       refuse(run,
              "--use-megatron-fsdp without --no-gradient-accumulation-fusion: the output layer's "
              "backward stops with an error (core/tensor_parallel/layers.py:566); with "

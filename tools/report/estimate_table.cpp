@@ -195,7 +195,7 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   text += label_line(is_kept ? "rule kept" : "rule broken",
                      share_text(job, memory, report.rule) +
                          (report.rule.decides_verdict ? "" : " (arXiv 2411.06465)"));
-  const std::int64_t host_bytes = deepspeed_host_bytes(job, report.question.plan);
+  const std::int64_t host_bytes = deepspeed::host_bytes(job, report.question.plan);
   if (host_bytes > 0) {
     text += label_line("host memory", gib(host_bytes) + " GiB a rank for what is offloaded, " +
                                           gib(host_bytes * job.cluster.gpus_per_node) +

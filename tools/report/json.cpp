@@ -293,7 +293,7 @@ std::string estimate_json(const EstimateReport& report) {
   if (report.prediction.has_numbers()) {
     json["memory_rule"] = json_of(report.rule.share, job);
     json["memory_rule"]["kept"] = keeps_share(job, report.prediction.memory, report.rule);
-    if (const std::int64_t bytes = deepspeed_host_bytes(job, plan); bytes > 0) {
+    if (const std::int64_t bytes = deepspeed::host_bytes(job, plan); bytes > 0) {
       json["host_bytes_per_rank"] = bytes;
     }
     json["assumptions"] = json_of(report.assumptions);

@@ -9,7 +9,7 @@
 #include "estimator/plan/number.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // Adds the ranks of `order` that keep more than all before them.
@@ -145,7 +145,7 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
   return copies;
 }
 
-KernelBytes deepspeed_bucket_kernels(double element_bytes) {
+KernelBytes bucket_kernels(double element_bytes) {
   return {.fused = 6 * element_bytes};
 }
 
@@ -156,7 +156,7 @@ bool overlaps_collectives(const Job& job, const Plan& plan) {
 
 // Gradients come in the reverse order of the tensors; a table that the head shares has the head's
 // work before them.
-ReducedBeside deepspeed_reduced_beside(const ModelSpec& model, std::int64_t bucket_elements) {
+ReducedBeside reduced_beside(const ModelSpec& model, std::int64_t bucket_elements) {
   const std::vector<std::int64_t> tensors = deepspeed_tensors(model);
   const std::int64_t table = tensors.front();
   std::int64_t bucket = 0;
@@ -188,4 +188,4 @@ bool copies_for_overflow_check(const Job& job, const Plan& plan) {
   throw std::logic_error("copies_for_overflow_check: unknown check");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -11,7 +11,7 @@
 #include "estimator/plan/job.h"
 #include "estimator/time/elementwise.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 // Elements of the model's tensors in the order in which the optimizer has them in one flat tensor:
 // the table; those of every layer; the final norm; the head, where it has a table of its own.
@@ -53,7 +53,7 @@ std::vector<std::int64_t> deepspeed_flat_copies(std::span<const FlatRange> tenso
 // The bucket's kernels, per gradient: copied in, divided by the number of ranks, copied flat
 // (stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads, average_tensor,
 // allreduce_bucket). ZeRO-1 does so once a step.
-KernelBytes deepspeed_bucket_kernels(double element_bytes);
+KernelBytes bucket_kernels(double element_bytes);
 
 // Whether gathers and reductions run, and allocate, on streams of their own: overlap_comm, by
 // default under ZeRO-3 (runtime/zero/config.py, overlap_comm_valid).
@@ -66,9 +66,9 @@ struct ReducedBeside {
   double of_elements = 0;  // share of all that is reduced beside a backward pass
   double of_backward = 0;  // share of the backward pass, by the elements whose gradients it makes
 };
-ReducedBeside deepspeed_reduced_beside(const ModelSpec& model, std::int64_t bucket_elements);
+ReducedBeside reduced_beside(const ModelSpec& model, std::int64_t bucket_elements);
 
 // Whether ZeRO-1 and 2 copy gradients to look for what is not finite (_has_inf_or_nan).
 bool copies_for_overflow_check(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -10,7 +10,7 @@
 #include "estimator/plan/capacity.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kFp32 = 4;
@@ -23,7 +23,7 @@ bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_byt
                          std::span<const FlatRange> tensors) {
   const std::int64_t half = bytes_of(activation_dtype(plan.precision));
   OutsideSum outside;
-  add_deepspeed_outside(job, plan, 0, outside);
+  add_outside(job, plan, 0, outside);
   const std::int64_t free = device_capacity_bytes(job.cluster) - outside.bytes();
   CachingAllocator allocator(job.profile.allocator, std::max<std::int64_t>(free, 0));
   const auto fits = [&](std::int64_t bytes) {
@@ -252,4 +252,4 @@ void FlatZero::step() {
   tape_.free(gradient);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

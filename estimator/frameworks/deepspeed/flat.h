@@ -12,7 +12,7 @@
 #include "estimator/frameworks/deepspeed/tape.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 class FlatZero final : public DeepspeedZero {
  public:
@@ -71,4 +71,4 @@ class FlatZero final : public DeepspeedZero {
   std::vector<TapeTensor> norms_;      // of gradients that have gone to the host
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -3,7 +3,7 @@
 #include "estimator/frameworks/deepspeed/partitioned.h"
 #include "estimator/time/host_time.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // What DeepSpeed's hooks add to a layer, and to the ends of a microbatch: ZeRO-2's at gradients,
@@ -60,9 +60,8 @@ HostCost end_hooks(const Job& /*job*/, const Plan& plan) {
 
 }  // namespace
 
-constinit const HostLaunches kDeepspeedHost = {
-    .table = [](const FrameworkProfile&) { return &kTable; },
-    .layer_hooks = layer_hooks,
-    .end_hooks = end_hooks};
+constinit const HostLaunches kHost = {.table = [](const FrameworkProfile&) { return &kTable; },
+                                      .layer_hooks = layer_hooks,
+                                      .end_hooks = end_hooks};
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -10,7 +10,7 @@
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kFp32 = 4;
@@ -80,7 +80,7 @@ std::int64_t partitioned_bytes(const Job& job, const Plan& plan, std::int64_t ha
 
 }  // namespace
 
-std::int64_t deepspeed_host_bytes(const Job& job, const Plan& plan) {
+std::int64_t host_bytes(const Job& job, const Plan& plan) {
   if (job.profile.memory_model != MemoryModel::kDeepspeed) {
     return 0;
   }
@@ -88,4 +88,4 @@ std::int64_t deepspeed_host_bytes(const Job& job, const Plan& plan) {
   return plan.zero == 3 ? partitioned_bytes(job, plan, half) : flat_bytes(job, plan, half);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

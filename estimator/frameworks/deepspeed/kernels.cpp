@@ -7,7 +7,7 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/plan/number.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // Hugging Face's modeling_llama.py, as DeepSpeed runs it: one PyTorch kernel an operator. Norm: to
@@ -101,16 +101,16 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
 // the bucket.
 KernelBytes weight_gradient(const Job&, const Plan& plan) {
   const double e = activation_element_bytes(plan);
-  return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : deepspeed_bucket_kernels(e);
+  return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : bucket_kernels(e);
 }
 
 }  // namespace
 
-constinit const BlockKernels kDeepspeedKernels = {
-    .host = kDeepspeedHost,
+constinit const BlockKernels kKernels = {
+    .host = kHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
     .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },
     .loss = loss_kernels};
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -7,7 +7,7 @@
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -141,4 +141,4 @@ TapeTensor LigerLlama::loss_backward() {
   return std::exchange(of_hidden_, {});
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

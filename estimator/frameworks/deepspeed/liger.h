@@ -7,7 +7,7 @@
 
 #include "estimator/frameworks/deepspeed/llama.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 inline bool uses_liger(const Job& job) {
   return job.profile.liger_kernel != LigerKernel::kOff;
@@ -50,4 +50,4 @@ class LigerLlama final : public EagerLlama {
   TapeTensor of_hidden_, of_head_;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -6,7 +6,7 @@
 #include "estimator/frameworks/pieces/table_gradient.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -289,4 +289,4 @@ void EagerLlama::forward() {
   tape_.free(mask);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -11,7 +11,7 @@
 #include "estimator/frameworks/deepspeed/tape.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 // Modules whose calls ZeRO-3 hooks into; all but the first four and the last two once a layer.
 enum class Module {
@@ -181,4 +181,4 @@ class EagerLlama {
   TapeTensor tied_gradient_;  // of the head, until the embedding's is added
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

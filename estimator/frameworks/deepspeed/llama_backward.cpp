@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -242,4 +242,4 @@ void EagerLlama::backward() {
   embedding_backward(gradient);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

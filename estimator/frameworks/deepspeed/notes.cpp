@@ -1,9 +1,9 @@
 #include "estimator/frameworks/deepspeed/notes.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
-void add_deepspeed_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
-                               std::vector<Assumption>& assumptions) {
+void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
+                     std::vector<Assumption>& assumptions) {
   const auto add = [&](const char* text) { assumptions.push_back({.text = text}); };
   add("every batch has an attention mask, as transformers' data collators make it: without one and "
       "without a key-value cache, transformers masks itself and repeats keys and values for every "
@@ -17,8 +17,8 @@ void add_deepspeed_assumptions(const Job& job, const Plan& plan, const PlanPiece
   }
 }
 
-std::vector<std::string> deepspeed_not_counted(const FrameworkProfile&) {
+std::vector<std::string> not_counted(const FrameworkProfile&) {
   return {"evaluation", "checkpoint save and load", "other processes on the GPU"};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/pieces/communicators.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // DeepSpeed's data-parallel group is a clone of the world (utils/groups.py, _clone_world_group);
@@ -17,11 +17,10 @@ std::array<Communicator, 2> communicators(const GroupGrid& grid) {
 
 }  // namespace
 
-void add_deepspeed_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                           OutsideParts& parts) {
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
   add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
                     Creation::kAll, parts);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

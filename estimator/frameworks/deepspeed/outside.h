@@ -4,10 +4,9 @@
 #include "estimator/ledger/outside.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 // Adds the parts of one rank of pipeline stage pp_rank.
-void add_deepspeed_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                           OutsideParts& parts);
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts);
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

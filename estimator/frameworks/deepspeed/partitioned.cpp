@@ -8,7 +8,7 @@
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kFp32 = 4;
@@ -280,4 +280,4 @@ void PartitionedZero::after_backward(const ModuleCall& call) {
   release(call);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -13,7 +13,7 @@
 #include "estimator/frameworks/deepspeed/tape.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 // Tensors of a layer that are divided, small ones stay on every rank; and those of them that share
 // a gather, which takes tensors until it exceeds the prefetch bucket.
@@ -113,4 +113,4 @@ class PartitionedZero final : public DeepspeedZero {
   std::vector<TapeTensor> norms_;  // of gradients that have gone there
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kFp32 = 4;
@@ -141,4 +141,4 @@ void PartitionedZero::gather_persistent() {
   for (TapeTensor& part : parts) { tape_.free(part); }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -8,7 +8,7 @@
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr ValidityRule kZero123 = kOnlyValues<"unsupported: zero", &Plan::zero, 1, 2, 3>;
@@ -93,8 +93,8 @@ constexpr std::array kDeepspeedRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> deepspeed_validity_rules() {
+std::span<const ValidityRule> validity_rules() {
   return kDeepspeedRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -5,8 +5,8 @@
 
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
-std::span<const ValidityRule> deepspeed_validity_rules();
+std::span<const ValidityRule> validity_rules();
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -2,12 +2,11 @@
 
 #include "estimator/time/memo.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 // Its hooks, and how often it copies gradients, follow ZeRO, and ZeRO-3's its ranks.
-std::int64_t deepspeed_sharding_seen_by_time(const Job& /*job*/, const Plan& plan,
-                                             std::int64_t dp) {
+std::int64_t sharding_seen_by_time(const Job& /*job*/, const Plan& plan, std::int64_t dp) {
   return packed(plan.zero, dp);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -5,8 +5,8 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
-std::int64_t deepspeed_sharding_seen_by_time(const Job& job, const Plan& plan, std::int64_t dp);
+std::int64_t sharding_seen_by_time(const Job& job, const Plan& plan, std::int64_t dp);
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -13,7 +13,7 @@
 #include "estimator/plan/number.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 std::size_t place(Phase phase) {
@@ -186,7 +186,7 @@ std::int64_t deepspeed_sub_groups_on_gpu(const Plan& plan, std::int64_t sub_grou
   return static_cast<std::int64_t>((1 - plan.offload.optimizer) * number(sub_groups));
 }
 
-StageState deepspeed_state(const Job& job, const Plan& plan, std::optional<std::int64_t> rank) {
+StageState state_of_stage(const Job& job, const Plan& plan, std::optional<std::int64_t> rank) {
   const std::vector<std::int64_t> ranks =
       rank ? std::vector<std::int64_t>{*rank} : deepspeed_full_ranks(job, plan);
   DeepspeedRun fullest;
@@ -210,4 +210,4 @@ StageState deepspeed_state(const Job& job, const Plan& plan, std::optional<std::
   return state;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -2,7 +2,7 @@
 // partitioned.cpp, llama.cpp).
 #include "estimator/frameworks/deepspeed/tape.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 using enum Component;
@@ -82,4 +82,4 @@ const TapeRowText& text_of(TapeRow row) {
   return kTexts[static_cast<std::size_t>(row)];
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

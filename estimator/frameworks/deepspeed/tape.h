@@ -13,7 +13,7 @@
 #include "estimator/plan/dtype.h"
 #include "estimator/plan/memory_estimate.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 // Rows of the ledger. Letters: N parameters, S data-parallel ranks, R the bucket's elements; those
 // of activations in block_rows.h.
@@ -137,4 +137,4 @@ class InRow {
   TapeRow outer_;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -7,7 +7,7 @@
 #include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/frameworks/deepspeed/partitioned.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // The second step meets the optimizer's state in the cache that the first has left, the third what
@@ -61,9 +61,9 @@ DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, 
   return run;
 }
 
-std::vector<AllocationEvent> deepspeed_timeline(const Job& job, const Plan& plan, std::int64_t rank,
-                                                int steps) {
+std::vector<AllocationEvent> timeline(const Job& job, const Plan& plan, std::int64_t rank,
+                                      int steps) {
   return deepspeed_run(job, plan, rank, steps).events;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

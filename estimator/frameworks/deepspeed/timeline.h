@@ -8,7 +8,7 @@
 #include "estimator/ledger/allocation.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
 struct DeepspeedRun {
   std::vector<AllocationEvent> events;
@@ -22,7 +22,7 @@ struct DeepspeedRun {
 DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps = 2);
 
 // Three steps show all that more would to an allocator that keeps what was freed.
-std::vector<AllocationEvent> deepspeed_timeline(const Job& job, const Plan& plan, std::int64_t rank,
-                                                int steps = 3);
+std::vector<AllocationEvent> timeline(const Job& job, const Plan& plan, std::int64_t rank,
+                                      int steps = 3);
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -13,7 +13,7 @@
 #include "estimator/time/efficiency.h"
 #include "estimator/time/sharding_time.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // What shares a gather of ZeRO-3 is copied out of its output (partition_parameters.py,
@@ -61,8 +61,7 @@ double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
   if (!overlaps_collectives(job, plan)) {
     return update.all_reduce.alone_s;
   }
-  const ReducedBeside beside =
-      deepspeed_reduced_beside(job.model, job.profile.reduce_bucket_elements);
+  const ReducedBeside beside = reduced_beside(job.model, job.profile.reduce_bucket_elements);
   return (1 - beside.of_elements) * update.all_reduce.alone_s +
          beside_compute_s(beside.of_elements * update.all_reduce, beside.of_backward * backward_s);
 }
@@ -135,9 +134,8 @@ KernelBytes step_kernels(const Job& job, const Plan& plan) {
 }
 
 KernelBytes buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t /*replicas*/) {
-  return plan.zero == 1
-             ? deepspeed_bucket_kernels(weight_bytes(plan)) + no_first_addition(weight_bytes(plan))
-             : KernelBytes{};
+  return plan.zero == 1 ? bucket_kernels(weight_bytes(plan)) + no_first_addition(weight_bytes(plan))
+                        : KernelBytes{};
 }
 
 // ZeRO-3 offloads by sub-groups.
@@ -160,12 +158,12 @@ double offloaded_step_s(const Job& job, const Plan& plan, const UpdatedElements&
 
 }  // namespace
 
-constinit const UpdateTimes kDeepspeedUpdate = {.host = kDeepspeedHost,
-                                                .add_copies = add_copies,
-                                                .exposed_s = exposed_s,
-                                                .step_kernels = step_kernels,
-                                                .buffer_kernels = buffer_kernels,
-                                                .elements_on_host = elements_on_host,
-                                                .offloaded_step_s = offloaded_step_s};
+constinit const UpdateTimes kUpdate = {.host = kHost,
+                                       .add_copies = add_copies,
+                                       .exposed_s = exposed_s,
+                                       .step_kernels = step_kernels,
+                                       .buffer_kernels = buffer_kernels,
+                                       .elements_on_host = elements_on_host,
+                                       .offloaded_step_s = offloaded_step_s};
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

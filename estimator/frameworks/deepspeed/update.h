@@ -4,8 +4,8 @@
 
 #include "estimator/time/update_times.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 
-extern const UpdateTimes kDeepspeedUpdate;
+extern const UpdateTimes kUpdate;
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

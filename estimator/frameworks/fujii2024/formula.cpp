@@ -14,7 +14,7 @@
 
 #include "estimator/plan/capacity.h"
 
-namespace shardplan {
+namespace shardplan::fujii2024 {
 namespace {
 
 constexpr std::int64_t kCommunicatorBytes = 500'000'000;  // per dimension of more than one rank
@@ -205,7 +205,7 @@ Fit fit_of(std::int64_t bytes, std::int64_t capacity_bytes) {
 
 }  // namespace
 
-MemoryEstimate estimate_fujii2024(const Job& job, const Plan& plan) {
+MemoryEstimate estimate_by_formula(const Job& job, const Plan& plan) {
   Ledger ledger{.job = job, .plan = plan, .stage = {}};
   ledger.stage.num_layers = layers_per_stage(job, plan);
   add_state(ledger);
@@ -239,4 +239,4 @@ MemoryEstimate estimate_fujii2024(const Job& job, const Plan& plan) {
   return estimate;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::fujii2024

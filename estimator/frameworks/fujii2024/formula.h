@@ -5,9 +5,9 @@
 #include "estimator/plan/job.h"
 #include "estimator/plan/memory_estimate.h"
 
-namespace shardplan {
+namespace shardplan::fujii2024 {
 
 // One StageMemory for the worst GPU. Decimal capacities; activations p microbatches on every stage.
-MemoryEstimate estimate_fujii2024(const Job& job, const Plan& plan);
+MemoryEstimate estimate_by_formula(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::fujii2024

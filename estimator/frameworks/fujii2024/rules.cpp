@@ -8,7 +8,7 @@
 #include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::fujii2024 {
 namespace {
 
 constexpr ValidityRule kZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
@@ -141,8 +141,8 @@ constexpr std::array kRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> fujii2024_validity_rules() {
+std::span<const ValidityRule> validity_rules() {
   return kRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::fujii2024

@@ -5,8 +5,8 @@
 
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::fujii2024 {
 
-std::span<const ValidityRule> fujii2024_validity_rules();
+std::span<const ValidityRule> validity_rules();
 
-}  // namespace shardplan
+}  // namespace shardplan::fujii2024

@@ -21,7 +21,7 @@
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/parameter_elements.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 std::int64_t bytes(std::int64_t elements, DType dtype) {
@@ -79,8 +79,8 @@ DType state_dtype(const Job& job, DType chosen) {
 
 }  // namespace
 
-BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                             const StageTensors& tensors, std::int64_t shard) {
+BuiltStage start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                    const StageTensors& tensors, std::int64_t shard) {
   StageWeights weights = stage_weights(job, plan, stage, tensors, shard);
   AllocationTape tape;
   const DType type = activation_dtype(plan.precision);
@@ -107,7 +107,7 @@ BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout
 
 AllocatorTails replayed_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                               const StageTensors& tensors) {
-  const BuiltStage start = megatron_start_up(job, plan, stage, tensors, 0);
+  const BuiltStage start = start_up(job, plan, stage, tensors, 0);
   TailCounter counter(job.profile.allocator);
   for (const AllocationEvent& event : start.events) { counter.add(event); }
   AllocatorTails tails{.start_up_bytes = counter.tails()};
@@ -332,15 +332,15 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
   return replayed_tails(job, plan, stage, tensors);
 }
 
-BuiltStage megatron_built(const Job& job, const Plan& plan, const StageLayout& stage,
-                          const StageTensors& tensors, std::int64_t shard) {
+BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& stage,
+                       const StageTensors& tensors, std::int64_t shard) {
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   if (is_local || has_plain_optimizer(job, plan)) {
-    return megatron_start_up(job, plan, stage, tensors, shard);
+    return start_up(job, plan, stage, tensors, shard);
   }
   BuiltStage built;
   built.optimizer_elements = parameter_elements(job, plan, stage);
   return built;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

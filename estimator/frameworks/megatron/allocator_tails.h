@@ -9,7 +9,7 @@
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 struct AllocatorTails {
   std::int64_t start_up_bytes = 0;   // parameters, gradient buffers, main parameters
@@ -20,12 +20,12 @@ struct AllocatorTails {
 
 // Megatron-core's. `shard`: on which of the ranks that share the optimizer's tensors. Without
 // events where rows of the state say what is built.
-BuiltStage megatron_built(const Job& job, const Plan& plan, const StageLayout& stage,
-                          const StageTensors& tensors, std::int64_t shard);
+BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& stage,
+                       const StageTensors& tensors, std::int64_t shard);
 
 // The same with the tensors of a plain optimizer, whatever the plan's is.
-BuiltStage megatron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                             const StageTensors& tensors, std::int64_t shard);
+BuiltStage start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                    const StageTensors& tensors, std::int64_t shard);
 
 // Megatron-core's start-up, by sizes of blocks where addresses decide nothing.
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -35,4 +35,4 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
 AllocatorTails replayed_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                               const StageTensors& tensors);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -1,6 +1,6 @@
 #include "estimator/frameworks/megatron/attention_backend.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // TransformerEngine 2.8 pytorch/attention/dot_product_attention/utils.py, get_attention_backend:
 // FlashAttention 2 below compute capability 9.0, cuDNN from there on where it can; on 10.0 its
@@ -24,4 +24,4 @@ bool saves_probabilities(const Job& job, const Plan& plan) {
   return backend == AttentionBackend::kUnfused || backend == AttentionBackend::kLocal;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

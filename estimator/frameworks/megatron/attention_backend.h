@@ -3,7 +3,7 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // What runs, with kAuto resolved as Transformer Engine does.
 AttentionBackend attention_backend(const Job& job, const Plan& plan);
@@ -14,4 +14,4 @@ inline bool has_local_layers(const Job& job) {
   return job.profile.attention_backend == AttentionBackend::kLocal;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

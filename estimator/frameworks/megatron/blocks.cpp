@@ -12,9 +12,9 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind) {
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind) {
   RowList rows(1);
   const bool mtp_is_moe = kind == BlockKind::kMtp && job.model.layers.back().is_moe;
   MegatronBlock block{.job = job,
@@ -61,7 +61,7 @@ std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind 
 // The all-to-all exchanges as many rows whatever their number of ranks; what counts is whether
 // there are several, and whether a rank has several experts to sort them by; how many, where they
 // take turns or each pads its rows. The local layers share a norm in front of either kind of FFN.
-SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind kind) {
+SeenByBlock seen_by_block(const Job& job, const Plan& plan, BlockKind kind) {
   const FrameworkProfile& profile = job.profile;
   const bool is_local = profile.memory_model == MemoryModel::kMegatronLocal;
   SeenByBlock seen =
@@ -76,4 +76,4 @@ SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind k
   return seen;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

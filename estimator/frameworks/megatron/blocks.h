@@ -11,7 +11,7 @@
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // What the pieces of one block are written with.
 struct MegatronBlock {
@@ -67,7 +67,7 @@ inline bool drops_hidden(const MegatronBlock& block) {
   return block.job.hidden_dropout > 0;
 }
 
-std::vector<BlockRow> megatron_rows(const Job& job, const Plan& plan, BlockKind kind);
-SeenByBlock seen_by_megatron_block(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind);
+SeenByBlock seen_by_block(const Job& job, const Plan& plan, BlockKind kind);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

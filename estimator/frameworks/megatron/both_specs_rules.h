@@ -8,7 +8,7 @@
 #include "estimator/validity/unsupported.h"
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // fp32, or the type that computes (--grad-reduce-in-bf16; fp16 without fp32 accumulation).
 constexpr bool is_gradient_dtype(Precision precision, DType dtype) {
@@ -97,4 +97,4 @@ inline constexpr ValidityRule kExpertSlicesFollowTp = {
                  number_text(plan.tp) + ", or ep above 1";
         }};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -9,7 +9,7 @@
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Slots of tokens on arrival, of a pair of ranks and channel: the larger of dispatch and combine,
@@ -91,4 +91,4 @@ std::int64_t dispatch_buffer_bytes(const Job& job, const Plan& plan) {
              : hybridep_bytes(job, plan, group);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

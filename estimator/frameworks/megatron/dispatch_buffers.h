@@ -7,7 +7,7 @@
 #include "estimator/plan/job.h"
 #include "estimator/plan/plan.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Numbers of ranks for which DeepEP v1.2.1 has a configuration (deep_ep/buffer.py,
 // get_dispatch_config, get_combine_config).
@@ -23,4 +23,4 @@ std::vector<std::int64_t> deepep_ranks();
 // internode_doca.cu): all tokens of all ranks, as if one rank had every expert that they choose.
 std::int64_t dispatch_buffer_bytes(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

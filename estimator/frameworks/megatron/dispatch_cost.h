@@ -6,7 +6,7 @@
 #include "estimator/plan/framework_profile.h"
 #include "estimator/time/efficiency.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // What the kernels of a dispatcher that sends a token once to a rank take and hold.
 struct DispatchCost {
@@ -28,4 +28,4 @@ inline DispatchCost dispatch_cost(const FrameworkProfile& profile) {
   return {.sms = 16, .start_s = kHybridEpStart.value, .link_share = kHybridEpLink.value};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -6,7 +6,7 @@
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
                                           const StageLayout& stage) {
@@ -38,4 +38,4 @@ std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
   return bytes;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

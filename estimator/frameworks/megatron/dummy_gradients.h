@@ -6,7 +6,7 @@
 
 #include "estimator/ledger/stage_layout.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Elements of the dummies that Transformer Engine hands autograd where a product has already added
 // its weight's gradient into the main one: one for each shape of weights, cached for ever
@@ -17,4 +17,4 @@ std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
 std::vector<std::int64_t> dummy_gradient_bytes(const Job& job, const Plan& plan,
                                                const StageLayout& stage);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -11,7 +11,7 @@
 #include "estimator/time/collective_time.h"
 #include "estimator/time/efficiency.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 GroupShape experts_group(const BlockContext& context) {
@@ -181,7 +181,7 @@ BlockTime exchange_kernels(const BlockContext& context, double rows) {
 
 }  // namespace
 
-BlockTime megatron_expert_choice(const BlockContext& context) {
+BlockTime expert_choice(const BlockContext& context) {
   const FrameworkProfile& profile = context.job.profile;
   const MoeSpec& moe = context.model().moe;
   const ChoiceCost cost = choice_cost(profile.moe_router_fusion, moe.num_groups > 1);
@@ -193,7 +193,7 @@ BlockTime megatron_expert_choice(const BlockContext& context) {
 }
 
 // Dispatch and combine: what the dispatcher gathers and sums, sends once to a rank, or exchanges.
-BesideCost megatron_exchange_cost(const BlockContext& context, double rows) {
+BesideCost exchange_cost(const BlockContext& context, double rows) {
   if (context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather) {
     return gathered_cost(context);
   }
@@ -201,7 +201,7 @@ BesideCost megatron_exchange_cost(const BlockContext& context, double rows) {
                                                 : exchange_of_rows(context, rows);
 }
 
-BlockTime megatron_expert_exchange(const BlockContext& context, double rows) {
+BlockTime expert_exchange(const BlockContext& context, double rows) {
   const bool gathers = context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
   return exposed_exchange(context, exchange_kernels(context, rows),
                           gathers               ? experts_group(context)
@@ -210,4 +210,4 @@ BlockTime megatron_expert_exchange(const BlockContext& context, double rows) {
                           exchange_cost(context, rows));
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -4,11 +4,11 @@
 
 #include "estimator/time/block_kernels.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // The columns of BlockKernels of these names.
-BlockTime megatron_expert_choice(const BlockContext& context);
-BlockTime megatron_expert_exchange(const BlockContext& context, double rows);
-BesideCost megatron_exchange_cost(const BlockContext& context, double rows);
+BlockTime expert_choice(const BlockContext& context);
+BlockTime expert_exchange(const BlockContext& context, double rows);
+BesideCost exchange_cost(const BlockContext& context, double rows);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -4,7 +4,7 @@
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 std::int64_t scale_bytes(const Job& job, const Plan& plan, const StageLayout& stage) {
@@ -74,4 +74,4 @@ StateRow cast_main_parameters(const Job& job, const Plan& plan, std::int64_t ele
           .is_split = true};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

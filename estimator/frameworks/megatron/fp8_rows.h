@@ -8,7 +8,7 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/state_row.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Rows without elements do not exist; bytes are not set.
 std::vector<StateRow> megatron_fp8_rows(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -22,4 +22,4 @@ std::vector<StateRow> megatron_fp8_rows(const Job& job, const Plan& plan, const 
 // are written to the gathers' buffers (_copy_main_params_to_param_buffer).
 StateRow cast_main_parameters(const Job& job, const Plan& plan, std::int64_t elements);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

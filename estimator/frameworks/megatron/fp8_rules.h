@@ -8,7 +8,7 @@
 #include "estimator/validity/text.h"
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // pytorch/quantization.py, check_mxfp8_support.
 inline constexpr ValidityRule kMxfp8NeedsGpu = {
@@ -174,4 +174,4 @@ inline constexpr ValidityRule kFp8Widths = {
                  number_text(fp8_width_multiple(job));
         }};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

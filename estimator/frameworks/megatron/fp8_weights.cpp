@@ -2,7 +2,7 @@
 
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Whether products read a factor in either layout. Not on 12.x.
@@ -85,4 +85,4 @@ std::int64_t fp8_activation_bytes(const Job& job, std::int64_t elements) {
   return fp8_scales_tensors(job) ? elements : elements + div_ceil(elements, kValuesPerScaleByte);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -11,7 +11,7 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // --fp8-param-gather: linear layers are built in fp8, and no bf16 copy of their weights exists.
 bool keeps_fp8_weights(const Job& job, const Plan& plan);
@@ -55,4 +55,4 @@ double fp8_weight_kernel_bytes(const Job& job, const Plan& plan);
 // v2.9 pytorch/tensor/utils.py, cast_master_weights_to_fp8). None with mxfp8.
 double fp8_cast_kernel_bytes(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

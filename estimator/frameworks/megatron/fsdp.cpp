@@ -9,7 +9,7 @@
 #include "estimator/plan/number.h"
 #include "estimator/plan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 std::int64_t sum_elements(std::span<const FsdpBucket> buckets, BucketRange range) {
@@ -227,4 +227,4 @@ std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const Ch
          buffers.parameter_bytes(gathered_by_embedding(chunk, prefetch));
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -12,7 +12,7 @@
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/time/update_times.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // What every row of a layer's weights divides: a bucket ends at a multiple of that times the ranks
 // (build_data_parallel_buffer_index, chunk_size_factor). At most kMostBucketElements, which no GPU
@@ -44,4 +44,4 @@ HeadBucket head_bucket(const Job& job, const Plan& plan);
 // Whether the head's gradient of a tied table waits, whole, for the embedding's.
 bool holds_tied_gradient(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

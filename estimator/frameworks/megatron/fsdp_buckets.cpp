@@ -8,7 +8,7 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/layer_partition.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Of those that are not 0; at most kMostBucketElements.
@@ -324,4 +324,4 @@ HeadBucket head_bucket(const Job& job, const Plan& plan) {
           .is_held = is_held};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -11,7 +11,7 @@
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/plan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // training/training.py, get_model: without overlapped reduction one bucket for all, 0 here.
 std::int64_t smallest_bucket(const Job& job, const Plan& plan);
@@ -57,4 +57,4 @@ struct PlacedChunk {
 PlacedChunk place_chunk(const Job& job, const Plan& plan, const ChunkLayout& layout,
                         const HeadBucket& head);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

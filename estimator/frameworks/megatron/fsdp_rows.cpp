@@ -7,7 +7,7 @@
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Elements of a limit of Megatron-FSDP: `otherwise`, unless its unit of communication was given.
@@ -70,4 +70,4 @@ void add_fsdp_rows(std::vector<Row>& rows, const Job& job, const Plan& plan,
           : "embedding and head in one bucket: reduced when both gradients are there");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -6,7 +6,7 @@
 #include "estimator/plan/units.h"
 #include "estimator/time/host_time.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Of layers with experts of Megatron-core, one after the other, beside a dense layer's: 15.0 ms a
@@ -239,20 +239,18 @@ double host_orthogonalize_s(const Job& job) {
   return kMatrix * job.cluster.host_slowdown;
 }
 
-constinit const HostLaunches kMegatronHost = {
-    .table = [](const FrameworkProfile&) { return &kEngine; },
-    .layer = layer_launches,
-    .launches_once = launches_once,
-    .layer_hooks = layer_hooks,
-    .end_hooks = end_hooks,
-    .latent_and_shared = latent_and_shared,
-    .checkpoint_s = kCheckpoint,
-    .separate_norms = separate_norms_of,
-    .chunk_pass = kChunkPass};
+constinit const HostLaunches kHost = {.table = [](const FrameworkProfile&) { return &kEngine; },
+                                      .layer = layer_launches,
+                                      .launches_once = launches_once,
+                                      .layer_hooks = layer_hooks,
+                                      .end_hooks = end_hooks,
+                                      .latent_and_shared = latent_and_shared,
+                                      .checkpoint_s = kCheckpoint,
+                                      .separate_norms = separate_norms_of,
+                                      .chunk_pass = kChunkPass};
 
-constinit const HostLaunches kMegatronLocalHost = {
-    .table = [](const FrameworkProfile&) { return &kLocal; },
-    .checkpoint_s = kCheckpoint,
-    .chunk_pass = kChunkPass};
+constinit const HostLaunches kLocalHost = {.table = [](const FrameworkProfile&) { return &kLocal; },
+                                           .checkpoint_s = kCheckpoint,
+                                           .chunk_pass = kChunkPass};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

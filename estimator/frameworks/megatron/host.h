@@ -4,12 +4,12 @@
 
 #include "estimator/time/host_launches.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-extern const HostLaunches kMegatronHost;       // with Transformer Engine's layers
-extern const HostLaunches kMegatronLocalHost;  // with the local layer spec
+extern const HostLaunches kHost;       // with Transformer Engine's layers
+extern const HostLaunches kLocalHost;  // with the local layer spec
 
 // Muon's update of one matrix.
 double host_orthogonalize_s(const Job& job);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -15,7 +15,7 @@
 #include "estimator/time/block_replay.h"
 #include "estimator/time/block_work.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Layers with Transformer Engine or Apex. Norm 2, residual addition 3; backward 3 and the addition
@@ -207,39 +207,39 @@ constexpr double kApartProduct = 4.4e-6;
 
 }  // namespace
 
-constinit const BlockKernels kMegatronKernels = {.host = kMegatronHost,
-                                                 .layer = engine_layer_kernels,
-                                                 .weight_gradient = weight_gradient,
-                                                 .adds_weight_gradients = fuses_weight_gradients,
-                                                 .fp8_rounding = engine_rounding,
-                                                 .fp8_rate_share = fp8_rate_share,
-                                                 .apart_product_s = kApartProduct,
-                                                 .attention_backend = attention_backend,
-                                                 .saves_probabilities = saves_probabilities,
-                                                 .counts_deterministic_attention = true,
-                                                 .casts_router = casts_router,
-                                                 .expert_choice = megatron_expert_choice,
-                                                 .expert_exchange = megatron_expert_exchange,
-                                                 .exchange_cost = megatron_exchange_cost,
-                                                 .table_gradient = table_gradient,
-                                                 .loss = engine_loss_kernels,
-                                                 .replay = replay};
+constinit const BlockKernels kKernels = {.host = kHost,
+                                         .layer = engine_layer_kernels,
+                                         .weight_gradient = weight_gradient,
+                                         .adds_weight_gradients = fuses_weight_gradients,
+                                         .fp8_rounding = engine_rounding,
+                                         .fp8_rate_share = fp8_rate_share,
+                                         .apart_product_s = kApartProduct,
+                                         .attention_backend = attention_backend,
+                                         .saves_probabilities = saves_probabilities,
+                                         .counts_deterministic_attention = true,
+                                         .casts_router = casts_router,
+                                         .expert_choice = expert_choice,
+                                         .expert_exchange = expert_exchange,
+                                         .exchange_cost = exchange_cost,
+                                         .table_gradient = table_gradient,
+                                         .loss = engine_loss_kernels,
+                                         .replay = replay};
 
-constinit const BlockKernels kMegatronLocalKernels = {.host = kMegatronLocalHost,
-                                                      .layer = local_layer_kernels,
-                                                      .weight_gradient = plain_weight_gradient,
-                                                      .expert_choice = megatron_expert_choice,
-                                                      .expert_exchange = megatron_expert_exchange,
-                                                      .exchange_cost = megatron_exchange_cost,
-                                                      .table_gradient = table_gradient,
-                                                      .loss = local_loss_kernels};
+constinit const BlockKernels kLocalKernels = {.host = kLocalHost,
+                                              .layer = local_layer_kernels,
+                                              .weight_gradient = plain_weight_gradient,
+                                              .expert_choice = expert_choice,
+                                              .expert_exchange = expert_exchange,
+                                              .exchange_cost = exchange_cost,
+                                              .table_gradient = table_gradient,
+                                              .loss = local_loss_kernels};
 
-constinit const BlockKernels kMegatronPaperKernels = {.host = kUnmeasuredHost,
-                                                      .layer = paper_layer_kernels,
-                                                      .weight_gradient = plain_weight_gradient,
-                                                      .expert_exchange = megatron_expert_exchange,
-                                                      .exchange_cost = megatron_exchange_cost,
-                                                      .table_gradient = table_gradient,
-                                                      .loss = engine_loss_kernels};
+constinit const BlockKernels kPaperKernels = {.host = kUnmeasuredHost,
+                                              .layer = paper_layer_kernels,
+                                              .weight_gradient = plain_weight_gradient,
+                                              .expert_exchange = expert_exchange,
+                                              .exchange_cost = exchange_cost,
+                                              .table_gradient = table_gradient,
+                                              .loss = engine_loss_kernels};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

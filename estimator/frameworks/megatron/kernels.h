@@ -3,12 +3,12 @@
 
 #include "estimator/time/block_kernels.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-extern const BlockKernels kMegatronKernels;       // with Transformer Engine's layers
-extern const BlockKernels kMegatronLocalKernels;  // with the local layer spec
+extern const BlockKernels kKernels;       // with Transformer Engine's layers
+extern const BlockKernels kLocalKernels;  // with the local layer spec
 // Transformer Engine's without what it chooses by GPU and what experts cost besides their products
 // and exchanges: for runs of which only a paper tells.
-extern const BlockKernels kMegatronPaperKernels;
+extern const BlockKernels kPaperKernels;
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -8,9 +8,9 @@
 #include "estimator/frameworks/megatron/blocks/local_layer.h"
 #include "estimator/frameworks/megatron/blocks/local_moe.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind) {
+std::vector<BlockRow> local_rows(const Job& job, const Plan& plan, BlockKind kind) {
   RowList rows(kAllocatorRounding);
   MegatronBlock block{.job = job,
                       .plan = plan,
@@ -47,4 +47,4 @@ std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, Bloc
   return std::move(rows.rows);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

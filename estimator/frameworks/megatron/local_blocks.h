@@ -11,8 +11,8 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-std::vector<BlockRow> megatron_local_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> local_rows(const Job& job, const Plan& plan, BlockKind kind);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

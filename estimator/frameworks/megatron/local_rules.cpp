@@ -8,7 +8,7 @@
 #include "estimator/validity/text.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr ValidityRule kLocalZero = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
@@ -109,8 +109,8 @@ constexpr std::array kLocalRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> megatron_local_validity_rules() {
+std::span<const ValidityRule> local_validity_rules() {
   return kLocalRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -6,8 +6,8 @@
 
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-std::span<const ValidityRule> megatron_local_validity_rules();
+std::span<const ValidityRule> local_validity_rules();
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -10,7 +10,7 @@
 #include "estimator/time/elementwise.h"
 #include "estimator/time/kernel_time.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // arguments.py: --muon-num-ns-steps, and the quintic coefficients, of which there are as many.
@@ -288,4 +288,4 @@ double muon_s(const Job& job, const Plan& plan, const std::vector<MuonTensor>& t
   return seconds;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

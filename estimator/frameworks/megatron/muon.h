@@ -12,7 +12,7 @@
 #include "estimator/plan/job.h"
 #include "estimator/time/update_times.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Whether ranks update parts of the parameters: dist_muon with several data-parallel ranks.
 bool divides_muon(const Job& job, const Plan& plan);
@@ -70,4 +70,4 @@ std::vector<MuonTensor> fullest_muon_tensors(const Job& job, const Plan& plan,
 // Update of the rank that takes longest, and of a list of tensors.
 double muon_s(const Job& job, const Plan& plan, const std::vector<MuonTensor>& tensors);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -10,7 +10,7 @@
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 std::string fsdp_assumption(const Job& job, const Plan& plan) {
@@ -35,10 +35,9 @@ std::int64_t whole_moment_bytes(const Job& job, const Plan& plan, const PlanPiec
   whole.profile.fsdp_whole_moments = true;
   std::int64_t most = 0;
   for (const StagePieces& stage : pieces.stages) {
-    const StageTensors tensors =
-        stage_tensors(whole, plan, stage.layout, megatron_buffers(whole, plan));
+    const StageTensors tensors = stage_tensors(whole, plan, stage.layout, buffers(whole, plan));
     std::int64_t made = 0;
-    for (const StateRow& row : megatron_state(whole, plan, stage.layout, tensors, {}).rows) {
+    for (const StateRow& row : state_of_stage(whole, plan, stage.layout, tensors, {}).rows) {
       made += row.made_by_first_step ? row.total_bytes() : 0;
     }
     most = std::max(most, made - stage.state.bytes.made_by_first_step);
@@ -68,8 +67,8 @@ std::string load_assumption(double spread) {
 
 }  // namespace
 
-void add_megatron_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
-                              std::vector<Assumption>& assumptions) {
+void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                     std::vector<Assumption>& assumptions) {
   if (is_megatron_fsdp(job, plan)) {
     assumptions.push_back({.text = fsdp_assumption(job, plan)});
     const std::int64_t bytes = whole_moment_bytes(job, plan, pieces);
@@ -83,11 +82,11 @@ void add_megatron_assumptions(const Job& job, const Plan& plan, const PlanPieces
   }
 }
 
-std::vector<std::string> megatron_not_counted(const FrameworkProfile& profile) {
+std::vector<std::string> not_counted(const FrameworkProfile& profile) {
   return {"evaluation", "checkpoint save and load",
           profile.cuda_graphs == CudaGraphs::kNone ? "CUDA graphs"
                                                    : "the memory pools of this plan's CUDA graphs",
           "other processes on the GPU"};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -6,11 +6,11 @@
 
 #include "estimator/ledger/stage_pieces.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-void add_megatron_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
-                              std::vector<Assumption>& assumptions);
+void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
+                     std::vector<Assumption>& assumptions);
 // Moments and tensors outside the model, by name.
-std::vector<std::string> megatron_not_counted(const FrameworkProfile& profile);
+std::vector<std::string> not_counted(const FrameworkProfile& profile);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

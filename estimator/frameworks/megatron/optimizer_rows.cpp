@@ -3,7 +3,7 @@
 #include "estimator/frameworks/megatron/state_block.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 void add_optimizer_row(MegatronState& state, std::string_view name, std::int64_t elements,
@@ -103,4 +103,4 @@ void add_megatron_group(MegatronState& state, const MegatronGroup& group) {
   add_optimizer(state, group);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

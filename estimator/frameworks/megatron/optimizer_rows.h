@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/megatron/state_block.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 struct MegatronStateNames {
   std::string_view parameters;
@@ -44,4 +44,4 @@ struct MegatronGroup {
 
 void add_megatron_group(MegatronState& state, const MegatronGroup& group);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

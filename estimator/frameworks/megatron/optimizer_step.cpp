@@ -10,7 +10,7 @@
 #include "estimator/frameworks/megatron/state_block.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Experts have an optimizer of their own, which steps after the dense one, where they communicate
@@ -147,4 +147,4 @@ void add_muon_step(MegatronState& state) {
              "N: where all ranks have as many, their flat copy");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -3,11 +3,11 @@
 
 #include "estimator/frameworks/megatron/state_block.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Temporaries of the optimizer step.
 void add_optimizer_step(MegatronState& state);
 
 void add_muon_step(MegatronState& state);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -2,7 +2,7 @@
 
 #include "estimator/frameworks/pieces/memory_model.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 bool is_megatron_fsdp(const Job& job, const Plan& plan) {
   return job.profile.memory_model == MemoryModel::kMegatron && plan.zero >= 2;
@@ -18,4 +18,4 @@ bool fuses_weight_gradients(const Job& job, const Plan& plan) {
           fsdp_gradient_dtype(plan) == activation_dtype(plan.precision));
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

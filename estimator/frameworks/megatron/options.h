@@ -3,7 +3,7 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Whether the plan is one of Megatron-FSDP.
 bool is_megatron_fsdp(const Job& job, const Plan& plan);
@@ -15,4 +15,4 @@ DType fsdp_gradient_dtype(const Plan& plan);
 // --no-gradient-accumulation-fusion, as docs/user-guide/features/custom_fsdp.md says.
 bool fuses_weight_gradients(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

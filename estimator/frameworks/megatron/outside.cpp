@@ -12,7 +12,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/expert_routing.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Even where the tensor-parallel group is the rank alone: the trainer's broadcast of a batch
@@ -104,8 +104,7 @@ void add_dispatch_buffer(const Job& job, const Plan& plan, OutsideParts& parts) 
 
 }  // namespace
 
-void add_megatron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                          OutsideParts& parts) {
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
   add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
                     job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, parts);
@@ -114,11 +113,11 @@ void add_megatron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank
 }
 
 // Buffers that collectives and HybridEP keep have the size of a microbatch.
-SeenByOutside outside_seen_by_megatron(const Job& job, const Plan& plan) {
+SeenByOutside seen_by_outside(const Job& job, const Plan& plan) {
   const bool has_buffers =
       has_user_buffers(job, plan) || job.profile.moe_dispatcher == MoeDispatcher::kHybridEp;
   return {.chunks = std::min<std::int64_t>(plan.vpp, 2),
           .microbatch = has_buffers ? 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0) : 0};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

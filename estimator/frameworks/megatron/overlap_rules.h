@@ -8,7 +8,7 @@
 #include "estimator/validity/text.h"
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // training/arguments.py, validate_args. With tp 1 there is nothing to overlap.
 inline constexpr ValidityRule kTpOverlapNeedsSp = {
@@ -103,4 +103,4 @@ inline constexpr ValidityRule kLaunchBlockingOverlaps = {
                  "launch_blocking false";
         }};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

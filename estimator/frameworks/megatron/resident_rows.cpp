@@ -11,7 +11,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 struct ResidentRows {
@@ -140,4 +140,4 @@ std::vector<StateRow> resident_rows(const Job& job, const Plan& plan, const Stag
   return std::move(state.rows);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

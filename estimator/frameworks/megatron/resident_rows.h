@@ -7,10 +7,10 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/state_row.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Rows without elements or copies do not exist; bytes are not set.
 std::vector<StateRow> resident_rows(const Job& job, const Plan& plan, const StageLayout& stage,
                                     const StageTensors& tensors);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -18,7 +18,7 @@
 #include "estimator/validity/text.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // --- what is modelled ----------------------------------------------------------------------------
@@ -231,8 +231,8 @@ constexpr std::array kRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> megatron_validity_rules() {
+std::span<const ValidityRule> validity_rules() {
   return kRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -5,9 +5,9 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-std::int64_t megatron_microbatches_seen_by_time(const Job& job, const Plan& plan);
-std::int64_t megatron_sharding_seen_by_time(const Job& job, const Plan& plan, std::int64_t dp);
+std::int64_t microbatches_seen_by_time(const Job& job, const Plan& plan);
+std::int64_t sharding_seen_by_time(const Job& job, const Plan& plan, std::int64_t dp);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

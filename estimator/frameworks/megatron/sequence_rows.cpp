@@ -6,7 +6,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // core/tensor_parallel/layers.py gathers the input of column-parallel products into one buffer that
@@ -131,7 +131,7 @@ std::array<StateRow, 2> deferred_rows(const Job& job, const Plan& plan, const St
 
 }  // namespace
 
-SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   const auto [ahead, last_input_gradient, last_input, last_output_gradient, last_inputs] =
@@ -168,8 +168,7 @@ SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const Stag
   return sized(rows);
 }
 
-SeenBySequences seen_by_megatron_sequences(const Job& job, const Plan& plan,
-                                           std::int64_t num_microbatches) {
+SeenBySequences seen_by_sequences(const Job& job, const Plan& plan, std::int64_t num_microbatches) {
   const std::int64_t limit = job.profile.deferred_embedding_wgrads;
   const std::int64_t deferred = limit > 0 ? std::min(limit + 1, num_microbatches) : 0;
   return {.pipeline = {plan.pp > 1 ? 1 : 0, 2 * deferred + (plan.vpp > 1 ? 1 : 0)},
@@ -177,4 +176,4 @@ SeenBySequences seen_by_megatron_sequences(const Job& job, const Plan& plan,
           .cp_method = false};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

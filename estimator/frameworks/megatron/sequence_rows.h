@@ -7,14 +7,13 @@
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/state_row.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-SequenceRows megatron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 // What they look at: of the pipeline whether there are several stages, several chunks on each, and
 // how many microbatches before the last one leave gradients of the output layer for later; of
 // experts nothing, but for a dispatcher that gathers the tokens of all; nor how context parallelism
 // goes.
-SeenBySequences seen_by_megatron_sequences(const Job& job, const Plan& plan,
-                                           std::int64_t num_microbatches);
+SeenBySequences seen_by_sequences(const Job& job, const Plan& plan, std::int64_t num_microbatches);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

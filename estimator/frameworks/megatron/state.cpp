@@ -16,7 +16,7 @@
 #include "estimator/frameworks/megatron/state_block.h"
 #include "estimator/frameworks/megatron/weights.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Megatron-FSDP with a model on the meta device: a module has its tensors while they are copied
@@ -136,8 +136,7 @@ LocalParameters whole_parameters(const Job& job, const Plan& plan, const StageLa
   whole_job.profile.vocab_multiple *= plan.tp;
   whole.dp *= plan.tp;  // so that experts divide over as many ranks; 0 stays what others leave
   whole.tp = whole.etp = 1;
-  const StageTensors tensors =
-      stage_tensors(whole_job, whole, stage, megatron_buffers(whole_job, whole));
+  const StageTensors tensors = stage_tensors(whole_job, whole, stage, buffers(whole_job, whole));
   return {.dense = tensors.dense, .expert = tensors.expert};
 }
 
@@ -200,7 +199,7 @@ bool has_plain_optimizer(const Job& job, const Plan& plan) {
 }
 
 // Where products add weight gradients that another stream makes, all of them may wait there.
-StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& stage,
+StageState state_of_stage(const Job& job, const Plan& plan, const StageLayout& stage,
                           const StageTensors& tensors, std::optional<std::int64_t> /*data_rank*/) {
   StageState state;
   state.rows = state_rows(job, plan, stage, tensors);
@@ -211,4 +210,4 @@ StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& s
   return state;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -10,7 +10,7 @@
 #include "estimator/ledger/stage_state.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // The optimizer takes gradients of other types than fp32 (--use-precision-aware-optimizer).
 bool is_precision_aware(const Plan& plan);
@@ -19,7 +19,7 @@ bool is_precision_aware(const Plan& plan);
 // Megatron-FSDP's buffers nor by a precision-aware optimizer, nor of weights kept in fp8.
 bool has_plain_optimizer(const Job& job, const Plan& plan);
 
-StageState megatron_state(const Job& job, const Plan& plan, const StageLayout& stage,
+StageState state_of_stage(const Job& job, const Plan& plan, const StageLayout& stage,
                           const StageTensors& tensors, std::optional<std::int64_t> data_rank);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

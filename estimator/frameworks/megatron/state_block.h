@@ -15,7 +15,7 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/state_row.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 struct MegatronState {
   const Job& job;
@@ -41,4 +41,4 @@ struct MegatronState {
   void add(const StateRow& row) { rows.add(row); }
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

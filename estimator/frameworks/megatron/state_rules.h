@@ -11,7 +11,7 @@
 #include "estimator/validity/unsupported.h"
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 inline constexpr ValidityRule kOverlapParamGather = {
     .name = "overlap_param_gather_needs_zero_and_overlap_grad_reduce",
@@ -138,4 +138,4 @@ inline constexpr ValidityRule kFsdpBuckets = {
              " elements; valid: widths with larger common divisors, or zero 0, 1";
     }};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

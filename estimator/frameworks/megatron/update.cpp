@@ -13,7 +13,7 @@
 #include "estimator/time/efficiency.h"
 #include "estimator/time/sharding_time.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 bool gathers_in_fp8(const Job& job, const Plan& plan) {
@@ -164,34 +164,34 @@ std::optional<double> local_muon_step_s(const Job& job, const Plan& plan,
 
 }  // namespace
 
-constinit const UpdateTimes kMegatronUpdate = {.host = kMegatronHost,
-                                               .gathered_bytes = gathered_bytes,
-                                               .add_copies = add_copies,
-                                               .layer_shares = fsdp_shares,
-                                               .exposed_zero_3_s = exposed_fsdp_s,
-                                               .gathers_updated = divides_muon,
-                                               .step_kernels = engine_step_kernels,
-                                               .buffer_kernels = engine_buffer_kernels,
-                                               .weight_kernels = fp8_weight_kernels,
-                                               .offloaded_step_s = offloaded_step_s,
-                                               .matrix_step_s = engine_muon_step_s};
+constinit const UpdateTimes kUpdate = {.host = kHost,
+                                       .gathered_bytes = gathered_bytes,
+                                       .add_copies = add_copies,
+                                       .layer_shares = fsdp_shares,
+                                       .exposed_zero_3_s = exposed_fsdp_s,
+                                       .gathers_updated = divides_muon,
+                                       .step_kernels = engine_step_kernels,
+                                       .buffer_kernels = engine_buffer_kernels,
+                                       .weight_kernels = fp8_weight_kernels,
+                                       .offloaded_step_s = offloaded_step_s,
+                                       .matrix_step_s = engine_muon_step_s};
 
-constinit const UpdateTimes kMegatronLocalUpdate = {.host = kMegatronLocalHost,
-                                                    .gathered_bytes = gathered_bytes,
-                                                    .add_copies = add_copies,
-                                                    .gathers_updated = divides_muon,
-                                                    .step_kernels = adamw_kernels,
-                                                    .buffer_kernels = local_buffer_kernels,
-                                                    .offloaded_step_s = offloaded_step_s,
-                                                    .matrix_step_s = local_muon_step_s};
+constinit const UpdateTimes kLocalUpdate = {.host = kLocalHost,
+                                            .gathered_bytes = gathered_bytes,
+                                            .add_copies = add_copies,
+                                            .gathers_updated = divides_muon,
+                                            .step_kernels = adamw_kernels,
+                                            .buffer_kernels = local_buffer_kernels,
+                                            .offloaded_step_s = offloaded_step_s,
+                                            .matrix_step_s = local_muon_step_s};
 
-constinit const UpdateTimes kMegatronPaperUpdate = {.host = kUnmeasuredHost,
-                                                    .gathered_bytes = gathered_bytes,
-                                                    .add_copies = add_copies,
-                                                    .gathers_updated = divides_muon,
-                                                    .step_kernels = engine_step_kernels,
-                                                    .buffer_kernels = engine_buffer_kernels,
-                                                    .offloaded_step_s = offloaded_step_s,
-                                                    .matrix_step_s = engine_muon_step_s};
+constinit const UpdateTimes kPaperUpdate = {.host = kUnmeasuredHost,
+                                            .gathered_bytes = gathered_bytes,
+                                            .add_copies = add_copies,
+                                            .gathers_updated = divides_muon,
+                                            .step_kernels = engine_step_kernels,
+                                            .buffer_kernels = engine_buffer_kernels,
+                                            .offloaded_step_s = offloaded_step_s,
+                                            .matrix_step_s = engine_muon_step_s};
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -4,12 +4,12 @@
 
 #include "estimator/time/update_times.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
-extern const UpdateTimes kMegatronUpdate;       // with Transformer Engine's layers
-extern const UpdateTimes kMegatronLocalUpdate;  // with the local layer spec
+extern const UpdateTimes kUpdate;       // with Transformer Engine's layers
+extern const UpdateTimes kLocalUpdate;  // with the local layer spec
 // Transformer Engine's or Apex' without Megatron-FSDP and weights in fp8, on hosts that were not
 // measured: for runs of which only a paper tells.
-extern const UpdateTimes kMegatronPaperUpdate;
+extern const UpdateTimes kPaperUpdate;
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -3,7 +3,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr std::int64_t kPageBytes = 2 * kMiB;
@@ -57,4 +57,4 @@ std::array<UserBuffer, 13> user_buffers(const Job& job, const Plan& plan) {
   return buffers;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -8,7 +8,7 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Whether the plan's tensor-parallel collectives go through userbuffers.
 bool has_user_buffers(const Job& job, const Plan& plan);
@@ -31,4 +31,4 @@ std::array<UserBuffer, 13> user_buffers(const Job& job, const Plan& plan);
 // pieces (pytorch/module/base.py, _NUM_MAX_UB_STREAMS).
 inline constexpr std::int64_t kUserBufferStreams = 3;
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -11,7 +11,7 @@
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/muon.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 struct Weights {
@@ -152,7 +152,7 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
   StageWeights found;
   KindWeights of_kind;
   std::vector<std::int64_t> experts;
-  const ContiguousBuffers cut = megatron_buffers(job, plan);
+  const ContiguousBuffers cut = buffers(job, plan);
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     Weights weights = chunk_weights(job, plan, stage.chunks[chunk], of_kind);
     const ChunkBuffers& buffers = tensors.chunks[chunk];
@@ -181,7 +181,7 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
 }
 
 // core/distributed/distributed_data_parallel.py and training/training.py.
-ContiguousBuffers megatron_buffers(const Job& job, const Plan& plan) {
+ContiguousBuffers buffers(const Job& job, const Plan& plan) {
   constexpr std::int64_t kSmallest = 40'000'000;
   constexpr std::int64_t kPerRank = 1'000'000;
   ContiguousBuffers cut = {.linear_apart = keeps_fp8_weights(job, plan)};
@@ -192,4 +192,4 @@ ContiguousBuffers megatron_buffers(const Job& job, const Plan& plan) {
   return cut;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -10,7 +10,7 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Elements on one rank.
 struct StageWeights {
@@ -24,6 +24,6 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
                            const StageTensors& tensors, std::int64_t shard);
 
 // The contiguous buffers: with overlapped reduction in buckets, and weights in fp8 apart.
-ContiguousBuffers megatron_buffers(const Job& job, const Plan& plan);
+ContiguousBuffers buffers(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

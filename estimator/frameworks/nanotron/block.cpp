@@ -1,6 +1,6 @@
 #include "estimator/frameworks/nanotron/block.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
 BlockRow& keep_weight_gradient(RowList& rows, std::string_view name, std::int64_t elements,
                                DType dtype, Step born) {
@@ -25,4 +25,4 @@ void add_norm(NanotronBlock& b, const NanotronNorm& rows) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

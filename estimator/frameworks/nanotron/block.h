@@ -16,7 +16,7 @@
 
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
 struct NanotronBlock {
   const Job& job;
@@ -52,4 +52,4 @@ BlockRow& keep_weight_gradient(RowList& rows, std::string_view name, std::int64_
 
 void add_norm(NanotronBlock& b, const NanotronNorm& rows);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

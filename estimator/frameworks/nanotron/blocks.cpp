@@ -7,7 +7,7 @@
 #include "estimator/frameworks/nanotron/layer.h"
 #include "estimator/plan/layer_partition.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 void add_embedding(NanotronBlock& b) {
@@ -47,20 +47,20 @@ void add_block(NanotronBlock& b, BlockKind kind) {
     case BlockKind::kLastLayer:
     case BlockKind::kMtp: break;
   }
-  throw std::logic_error("nanotron_rows: a layer that has no rows");
+  throw std::logic_error("block_rows: a layer that has no rows");
 }
 
 }  // namespace
 
-std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind) {
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind) {
   RowList rows(1);
   NanotronBlock block{.job = job, .plan = plan, .s = block_shape(job, plan), .rows = rows};
   add_block(block, kind);
   return rows.rows;
 }
 
-bool has_nanotron_block(const Job& /*job*/, BlockKind kind) {
+bool has_own_block(const Job& /*job*/, BlockKind kind) {
   return kind == BlockKind::kLogits || kind == BlockKind::kCast || kind == BlockKind::kLoss;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -5,10 +5,10 @@
 
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-std::vector<BlockRow> nanotron_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind);
 // Logits, their cast and the loss, which may lie on different ranks, are kinds of their own.
-bool has_nanotron_block(const Job& job, BlockKind kind);
+bool has_own_block(const Job& job, BlockKind kind);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -3,7 +3,7 @@
 #include "estimator/frameworks/nanotron/block.h"
 #include "estimator/plan/layer_partition.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 void add_final_norm(NanotronBlock& b) {
@@ -134,4 +134,4 @@ void add_loss(NanotronBlock& b) {
   add_labels(b);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/nanotron/block.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
 // Logits in the activation's type, their cast and the loss.
 void add_head(NanotronBlock& b);
@@ -12,4 +12,4 @@ void add_logits(NanotronBlock& b);
 void add_cast(NanotronBlock& b);
 void add_loss(NanotronBlock& b);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -1,6 +1,6 @@
 #include "estimator/frameworks/nanotron/host.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 // An eager layer with norms and rotary embedding in Triton, and what the accumulator does with
@@ -15,7 +15,6 @@ constexpr HostTable kTable = {.host_slowdown = kMeasuringHost,
 
 }  // namespace
 
-constinit const HostLaunches kNanotronHost = {
-    .table = [](const FrameworkProfile&) { return &kTable; }};
+constinit const HostLaunches kHost = {.table = [](const FrameworkProfile&) { return &kTable; }};
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

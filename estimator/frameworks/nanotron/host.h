@@ -3,8 +3,8 @@
 
 #include "estimator/time/host_launches.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-extern const HostLaunches kNanotronHost;
+extern const HostLaunches kHost;
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -4,7 +4,7 @@
 #include "estimator/frameworks/nanotron/host.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 // nanotron's models/llama.py with flash-attn's norm and rotary kernels in Triton. Norm 2, residual
@@ -44,8 +44,8 @@ LossKernels loss_kernels(const Job&, const Plan&, std::int64_t tokens) {
 
 }  // namespace
 
-constinit const BlockKernels kNanotronKernels = {
-    .host = kNanotronHost,
+constinit const BlockKernels kKernels = {
+    .host = kHost,
     .layer = layer_kernels,
     .weight_gradient = [](const Job&, const Plan& plan) { return added_gradient(plan); },
     .attention_backend = [](const Job&, const Plan&) { return AttentionBackend::kFlash; },
@@ -53,4 +53,4 @@ constinit const BlockKernels kNanotronKernels = {
     .loss = loss_kernels,
     .parted_loss = parted_loss};
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -3,8 +3,8 @@
 
 #include "estimator/time/block_kernels.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-extern const BlockKernels kNanotronKernels;
+extern const BlockKernels kKernels;
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/nanotron/block.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 // Around a pair of linear layers: names of the rows, and steps.
@@ -212,4 +212,4 @@ void add_layer(NanotronBlock& b) {
                        Step::kBackwardFfnNorm);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/nanotron/block.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
 void add_layer(NanotronBlock& b);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

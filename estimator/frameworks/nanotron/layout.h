@@ -3,9 +3,9 @@
 
 #include "estimator/plan/framework_profile.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
 // models/base.py, build_model; models/llama.py, get_block_compute_costs.
-inline constexpr FrameworkLayout kNanotronLayout = {.deals_blocks_by_cost = true};
+inline constexpr FrameworkLayout kLayout = {.deals_blocks_by_cost = true};
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

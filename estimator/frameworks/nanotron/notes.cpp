@@ -1,10 +1,10 @@
 #include "estimator/frameworks/nanotron/notes.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-std::vector<std::string> nanotron_not_counted(const FrameworkProfile&) {
+std::vector<std::string> not_counted(const FrameworkProfile&) {
   return {"evaluation", "checkpoint save and load", "gradient clipping's norms",
           "other processes on the GPU"};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

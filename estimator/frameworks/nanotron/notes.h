@@ -6,9 +6,9 @@
 
 #include "estimator/plan/framework_profile.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
 // Moments and tensors outside the model, by name.
-std::vector<std::string> nanotron_not_counted(const FrameworkProfile& profile);
+std::vector<std::string> not_counted(const FrameworkProfile& profile);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/pieces/communicators.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 // Groups of ParallelContext (nanotron parallel/context.py), of which those of equal ranks are one,
@@ -31,12 +31,11 @@ std::array<Communicator, 10> communicators(const GroupGrid& grid) {
 
 }  // namespace
 
-void add_nanotron_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                          OutsideParts& parts) {
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
   add_process(job, parts);
   add_communicators(
       job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank, .sends_singly = true}),
       Creation::kAll, parts);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -10,7 +10,7 @@
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 constexpr ValidityRule kZero01 = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1>;
@@ -119,8 +119,8 @@ constexpr std::array kNanotronRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> nanotron_validity_rules() {
+std::span<const ValidityRule> validity_rules() {
   return kNanotronRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

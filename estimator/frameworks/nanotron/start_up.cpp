@@ -15,7 +15,7 @@
 #include "estimator/ledger/parameter_elements.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 // Gradients come from the last parameter to the first; one that fills its bucket closes it.
@@ -35,8 +35,8 @@ std::vector<std::int64_t> gradient_buckets(const std::vector<std::int64_t>& para
 
 }  // namespace
 
-BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                             const StageTensors& tensors) {
+BuiltStage start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                    const StageTensors& tensors) {
   const std::int64_t type_bytes = bytes_of(activation_dtype(plan.precision));
   const std::int64_t ranks = plan.zero == 1 ? dense_shard_size(job, plan) : 1;
   const std::int64_t master_bytes = div_ceil(tensors.dense, ranks) * bytes_of(plan.master_dtype);
@@ -76,4 +76,4 @@ BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout
   return built;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -5,9 +5,9 @@
 #include "estimator/ledger/stage_layout.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-BuiltStage nanotron_start_up(const Job& job, const Plan& plan, const StageLayout& stage,
-                             const StageTensors& tensors);
+BuiltStage start_up(const Job& job, const Plan& plan, const StageLayout& stage,
+                    const StageTensors& tensors);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

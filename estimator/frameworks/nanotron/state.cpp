@@ -13,7 +13,7 @@
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 void add_states(StateRowList& state, const Plan& plan, std::int64_t n, std::int64_t share,
@@ -72,8 +72,8 @@ void add_parameter_gather(StateRowList& state, std::int64_t n, std::int64_t rank
 
 }  // namespace
 
-std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
-                                          const StageLayout& stage, const StageTensors& tensors) {
+std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                 const StageTensors& tensors) {
   StateRowList state;
   const DType dtype = activation_dtype(plan.precision);
   const std::int64_t n = tensors.dense;
@@ -129,7 +129,7 @@ std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
   return std::move(state.rows);
 }
 
-SequenceRows nanotron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const bool sends = ends.sending_chunks > 0 && (ends.has_head || ends.has_cast);
   SequenceRows rows = {
@@ -145,4 +145,4 @@ SequenceRows nanotron_sequence_rows(const Job& job, const Plan& plan, const Stag
   return sized(rows);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

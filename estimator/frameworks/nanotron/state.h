@@ -7,10 +7,10 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/state_row.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-std::vector<StateRow> nanotron_state_rows(const Job& job, const Plan& plan,
-                                          const StageLayout& stage, const StageTensors& tensors);
-SequenceRows nanotron_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                 const StageTensors& tensors);
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -5,7 +5,7 @@
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 // nanotron's weights are written by a cast of their own, and norms and scaling are of its whole
@@ -27,7 +27,7 @@ KernelBytes buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t re
 
 }  // namespace
 
-constinit const UpdateTimes kNanotronUpdate = {
-    .host = kNanotronHost, .step_kernels = step_kernels, .buffer_kernels = buffer_kernels};
+constinit const UpdateTimes kUpdate = {
+    .host = kHost, .step_kernels = step_kernels, .buffer_kernels = buffer_kernels};
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

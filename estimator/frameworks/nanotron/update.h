@@ -3,8 +3,8 @@
 
 #include "estimator/time/update_times.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 
-extern const UpdateTimes kNanotronUpdate;
+extern const UpdateTimes kUpdate;
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

@@ -8,7 +8,7 @@
 #include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/time/block_context_parallel.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 bool uses_ring(const NativeBlock& block) {
@@ -356,4 +356,4 @@ void add_native_attention(NativeBlock& block) {
   add_residual_gradients(block);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/native/blocks.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 void add_native_norm(NativeBlock& block, const NativeNorm& norm);
 BlockRow& add_output_gradient(NativeBlock& block, Step dies);
@@ -13,4 +13,4 @@ void add_ffn_output_gradient(NativeBlock& block, Step last_use);
 
 void add_native_attention(NativeBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

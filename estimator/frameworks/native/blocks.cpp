@@ -7,7 +7,7 @@
 #include "estimator/frameworks/native/moe.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 namespace {
 
@@ -119,7 +119,7 @@ void add_native_mtp_projection(NativeBlock& block) {
 
 }  // namespace
 
-std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind) {
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind) {
   NativeBlock block{.job = job, .plan = plan, .shape = block_shape(job, plan)};
   switch (kind) {
     case BlockKind::kEmbedding: add_native_embedding(block); break;
@@ -153,8 +153,8 @@ std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind ki
   return std::move(block.rows.rows);
 }
 
-SeenByBlock seen_by_native_block(const Job& job, const Plan& plan, BlockKind kind) {
+SeenByBlock seen_by_block(const Job& job, const Plan& plan, BlockKind kind) {
   return seen_by_layer(job, plan, kind, {}, false);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -9,7 +9,7 @@
 
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 struct NativeBlock {
   const Job& job;
@@ -66,7 +66,7 @@ struct NativeNorm {
   Place dropped_place = Place::kOwn;  // the two outputs of a layer take turns
 };
 
-std::vector<BlockRow> native_rows(const Job& job, const Plan& plan, BlockKind kind);
-SeenByBlock seen_by_native_block(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind);
+SeenByBlock seen_by_block(const Job& job, const Plan& plan, BlockKind kind);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

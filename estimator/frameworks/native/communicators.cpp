@@ -16,7 +16,7 @@
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 constexpr std::int64_t kGranule = 2 * kMiB;
@@ -149,4 +149,4 @@ NativeCommunicators native_communicators(const Job& job, const Plan& plan, std::
   return list;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

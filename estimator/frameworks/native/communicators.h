@@ -7,7 +7,7 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 struct NativeCommunicator {
   std::string_view name;
@@ -18,4 +18,4 @@ using NativeCommunicators = std::array<NativeCommunicator, 16>;
 // Of one rank of the pipeline stage. Allocates nothing.
 NativeCommunicators native_communicators(const Job& job, const Plan& plan, std::int64_t pp_rank);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

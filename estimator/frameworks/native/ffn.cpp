@@ -4,7 +4,7 @@
 #include "estimator/frameworks/native/attention.h"
 #include "estimator/frameworks/native/blocks.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 // The gated pair of products; `activations` = rows x width elements.
@@ -69,4 +69,4 @@ void add_native_dense_ffn(NativeBlock& block) {
                     {.pushed = Step::kForwardFc2, .popped = Step::kForwardOutput});
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

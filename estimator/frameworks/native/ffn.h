@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/native/blocks.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 void add_native_dense_ffn(NativeBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

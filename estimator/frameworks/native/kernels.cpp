@@ -11,7 +11,7 @@
 #include "estimator/time/block_replay.h"
 #include "estimator/time/block_work.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 // Residual addition and norm in one kernel: two read, two written. Rotary embedding in place.
@@ -40,7 +40,7 @@ LossKernels loss_kernels(const Job& job, const Plan&, std::int64_t tokens) {
 // than 16 tokens, only hide communication (step_limit.cpp).
 bool rounds_gradient_again(const BlockContext& context) {
   return context.job.profile.tensor_parallel_chunk_tokens >= 16 &&
-         native_token_pieces(context.job, context.plan) > 1;
+         token_pieces(context.job, context.plan) > 1;
 }
 
 // Nothing is kept in fp8: before every product both factors are read for their largest value and
@@ -79,7 +79,7 @@ BlockTime further_kernels(const BlockContext& context) {
   if (!context.gpu().times) {
     return time;
   }
-  const double pieces = number(native_token_pieces(context.job, context.plan));
+  const double pieces = number(token_pieces(context.job, context.plan));
   const double piece_s = context.gpu().times->piece_s;
   time.forward_s = piece_s * (4 * pieces + 7 * (pieces - 1)) / 2;
   time.backward_input_s = piece_s * (6 * pieces + 7 * (pieces - 1)) / 2;
@@ -178,7 +178,7 @@ bool attends_on_warpgroups(const GpuSpec& gpu, std::int64_t head_dim) {
   return gpu.compute_capability == 90 && (head_dim == 64 || head_dim == 128);
 }
 
-constinit const BlockKernels kNativeKernels = {
+constinit const BlockKernels kKernels = {
     .host = kUnmeasuredHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
@@ -190,11 +190,11 @@ constinit const BlockKernels kNativeKernels = {
     .sends_gradients_in_fp32 = true,
     .context_parallel_merges = merges,
     .moves_by_copies = true,
-    .token_pieces = native_token_pieces,
+    .token_pieces = token_pieces,
     .piece_kernels = piece_kernels,
     .expert_exchange = exchange,
     .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },
     .loss = loss_kernels,
     .replay = written_again};
 
-}  // namespace shardplan
+}  // namespace shardplan::native

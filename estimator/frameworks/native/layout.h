@@ -3,8 +3,8 @@
 
 #include "estimator/plan/framework_profile.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
-inline constexpr FrameworkLayout kNativeLayout = {.sends_from_buffers = true};
+inline constexpr FrameworkLayout kLayout = {.sends_from_buffers = true};
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -6,7 +6,7 @@
 #include "estimator/frameworks/native/attention.h"
 #include "estimator/frameworks/native/blocks.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 struct MoeBlock {
@@ -263,4 +263,4 @@ void add_native_moe(NativeBlock& block) {
   add_expert_gradients(m);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -1,9 +1,9 @@
 #include "estimator/frameworks/native/notes.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
-std::vector<std::string> native_not_counted(const FrameworkProfile&) {
+std::vector<std::string> not_counted(const FrameworkProfile&) {
   return {"evaluation", "checkpoint save and load", "CUDA graphs", "other processes on the GPU"};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -7,7 +7,7 @@
 #include "estimator/frameworks/pieces/communicators.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 // The native trainer's own values, driver 580, CUDA 13.0, NCCL 2.28.9 (data/measured/
@@ -23,8 +23,7 @@ const NativeMemory kNativeOnH200{.context_bytes = 520 * kMiB,
 
 // Our own trainer bounds the channels of its communicators, so that they can be counted; what it
 // pays once is measured.
-void add_native_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                        OutsideParts& parts) {
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
   const GpuSpec& gpu = job.cluster.gpu;
   const NativeMemory& once = gpu.native ? *gpu.native : kNativeOnH200;
   const Origin origin = gpu.native ? Origin::kMeasured : Origin::kMeasuredElsewhere;
@@ -63,8 +62,8 @@ void add_native_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
 }
 
 // Experts are connected only where a rank's own layers have some.
-SeenByOutside outside_seen_by_native(const Job& job, const Plan& plan) {
+SeenByOutside seen_by_outside(const Job& job, const Plan& plan) {
   return {.chunks = plan.vpp, .layers = job.model.has_moe_layers()};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -4,12 +4,11 @@
 #include "estimator/ledger/outside.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 // Adds the parts of one rank of pipeline stage pp_rank.
-void add_native_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                        OutsideParts& parts);
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts);
 
-SeenByOutside outside_seen_by_native(const Job& job, const Plan& plan);
+SeenByOutside seen_by_outside(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -10,7 +10,7 @@
 #include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 // Of a microbatch after cp; the sequence divides by cp, or an earlier rule says so.
@@ -272,8 +272,8 @@ constexpr std::array kRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> native_validity_rules() {
+std::span<const ValidityRule> validity_rules() {
   return kRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

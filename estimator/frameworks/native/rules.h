@@ -5,8 +5,8 @@
 
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
-std::span<const ValidityRule> native_validity_rules();
+std::span<const ValidityRule> validity_rules();
 
-}  // namespace shardplan
+}  // namespace shardplan::native

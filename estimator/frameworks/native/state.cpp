@@ -13,7 +13,7 @@
 #include "estimator/frameworks/native/units.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 struct NativeState {
@@ -180,8 +180,8 @@ std::int64_t fp8_operand_bytes(const Job& job, const Plan& plan, const BlockShap
 
 }  // namespace
 
-std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
-                                        const StageTensors& tensors) {
+std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                 const StageTensors& tensors) {
   NativeState state{.plan = plan, .list = {.alignment_bytes = kNativeAlignment}};
   std::vector<std::vector<NativeUnit>> units;
   for (const ChunkLayout& chunk : stage.chunks) { units.push_back(native_units(job, plan, chunk)); }
@@ -215,7 +215,7 @@ std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const 
   return std::move(state.list.rows);
 }
 
-SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t microbatches = num_microbatches(job, plan);
   const auto input = [&](std::string_view name, bool exists) {
@@ -228,7 +228,7 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
                     .formula = "T, m times: of every microbatch of the step"};
   };
   // Tokens of all tp ranks under sequence parallelism, and room for one piece of several.
-  const std::int64_t pieces = native_token_pieces(job, plan);
+  const std::int64_t pieces = token_pieces(job, plan);
   const std::int64_t room = pieces > 1 ? div_exact(shape.tokens, pieces) : 0;
   const auto cell = [&](std::string_view name, std::int64_t tokens, std::string_view formula) {
     return StateRow{.component = Component::kCommunication,
@@ -273,4 +273,4 @@ SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageE
   return sized(rows, kNativeAlignment);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -8,13 +8,13 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/ledger/state_row.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 // Flat buffers of every chunk, scalars, the gradient norm.
-std::vector<StateRow> native_state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
-                                        const StageTensors& tensors);
+std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
+                                 const StageTensors& tensors);
 
 // Token ids and labels of a step, the rotary table.
-SequenceRows native_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -4,9 +4,9 @@
 
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
-std::int64_t native_token_pieces(const Job& job, const Plan& plan) {
+std::int64_t token_pieces(const Job& job, const Plan& plan) {
   constexpr std::int64_t kMostPieces = 4;
   constexpr std::int64_t kFp8Tokens = 16;
   if (plan.tp == 1 || job.model.has_moe_layers()) {
@@ -23,4 +23,4 @@ std::int64_t native_token_pieces(const Job& job, const Plan& plan) {
   return pieces;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

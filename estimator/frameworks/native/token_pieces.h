@@ -7,7 +7,7 @@
 #include "estimator/plan/job.h"
 #include "estimator/plan/plan.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 // Equal pieces of the tokens that tensor parallelism gathers and sums: the products of one run
 // beside the communication of another. Four at most: 8 layers of Llama-3-8B, 8192 tokens a GPU,
@@ -15,6 +15,6 @@ namespace shardplan {
 // with tp 8 (data/measured/training_h200.txt). One piece where there are experts: they are chosen
 // by the rows of a rank, counted by sequence, and those rows are neighbours. fp8 products take
 // multiples of 16 tokens.
-std::int64_t native_token_pieces(const Job& job, const Plan& plan);
+std::int64_t token_pieces(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -2,7 +2,7 @@
 
 #include "estimator/plan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 constexpr std::int64_t kStartMultiple = 64;   // elements; where a parameter starts
@@ -85,4 +85,4 @@ std::vector<NativeUnit> native_units(const Job& job, const Plan& plan, const Chu
   return units;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::native

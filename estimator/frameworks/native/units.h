@@ -7,7 +7,7 @@
 
 #include "estimator/ledger/stage_layout.h"
 
-namespace shardplan {
+namespace shardplan::native {
 
 struct NativeUnit {
   std::int64_t dense = 0;  // elements of its flat buffers, padding included
@@ -21,4 +21,4 @@ std::vector<NativeUnit> native_units(const Job& job, const Plan& plan, const Chu
 // Whether a group of this many shards has a flat buffer for every unit, or one for the whole chunk.
 bool divides_units(std::int64_t shard);
 
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -3,7 +3,7 @@
 #include "estimator/frameworks/pieces/adamw_kernels.h"
 #include "estimator/plan/number.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 // ZeRO 2 and 3: fp32 += fp32, of the rank's part.
@@ -49,11 +49,11 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
 
 // A backward pass of ZeRO 3 gathers layers alone: the head's gradient is taken in the forward pass
 // and the embedding's needs no weights.
-constinit const UpdateTimes kNativeUpdate = {.host = kUnmeasuredHost,
-                                             .moves_by_copies = true,
-                                             .add_copies = add_copies,
-                                             .regathers_layers = true,
-                                             .exposed_s = exposed_s,
-                                             .step_kernels = adamw_kernels};
+constinit const UpdateTimes kUpdate = {.host = kUnmeasuredHost,
+                                       .moves_by_copies = true,
+                                       .add_copies = add_copies,
+                                       .regathers_layers = true,
+                                       .exposed_s = exposed_s,
+                                       .step_kernels = adamw_kernels};
 
-}  // namespace shardplan
+}  // namespace shardplan::native

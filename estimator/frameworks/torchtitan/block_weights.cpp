@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/torchtitan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 std::vector<std::int64_t> TitanBlock::latent_weights() const {
   const MlaSpec& mla = job.model.mla;
@@ -68,4 +68,4 @@ std::vector<std::int64_t> TitanBlock::expert_weights() const {
   return {width, width, width};
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -13,7 +13,7 @@
 #include "estimator/frameworks/torchtitan/blocks/moe_rows.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 TitanBlock titan_block(const Job& job, const Plan& plan, bool is_moe) {
   return {.job = job,
@@ -51,7 +51,7 @@ std::vector<TitanLayers> titan_layers(const Job& job, const Plan& plan, const St
   return layers;
 }
 
-std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind) {
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind) {
   TitanBlock block = titan_block(job, plan, is_moe_layer(job, kind));
   switch (kind) {
     case BlockKind::kEmbedding: add_titan_embedding(block); break;
@@ -88,10 +88,10 @@ std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKin
   return std::move(block.rows.rows);
 }
 
-bool has_torchtitan_block(const Job& job, BlockKind kind) {
+bool has_own_block(const Job& job, BlockKind kind) {
   const bool has_both = job.model.has_dense_layers() && job.model.has_moe_layers();
   return kind == BlockKind::kFirstLayer || kind == BlockKind::kLastLayer ||
          (kind == BlockKind::kFirstMoeLayer && has_both);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -11,7 +11,7 @@
 #include "estimator/ledger/stage_state.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // Schedules of several chunks a rank run a list of actions (_PipelineScheduleRuntime of
 // torch.distributed.pipelining); those of one, loops that hold their last variables.
@@ -104,8 +104,8 @@ struct TitanLayers {
 };
 std::vector<TitanLayers> titan_layers(const Job& job, const Plan& plan, const StageLayout& stage);
 
-std::vector<BlockRow> torchtitan_rows(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind);
 // Ends of chunks, and mixtures behind a layer without one, are kinds of their own.
-bool has_torchtitan_block(const Job& job, BlockKind kind);
+bool has_own_block(const Job& job, BlockKind kind);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

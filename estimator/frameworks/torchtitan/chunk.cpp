@@ -2,7 +2,7 @@
 
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kBf16 = 2;
@@ -298,4 +298,4 @@ void TitanChunk::end_step() {
   tape_.free(last_output_, sent_gradient_);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

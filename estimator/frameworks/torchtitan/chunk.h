@@ -9,7 +9,7 @@
 #include "estimator/frameworks/torchtitan/ends.h"
 #include "estimator/ledger/stage_layout.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // Of layers without experts and with; where a model has one kind only, both are of that.
 using SizesOfLayers = std::array<TitanSizes, 2>;
@@ -105,4 +105,4 @@ class TitanChunk {
   std::size_t last_forward_ = 0;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -1,7 +1,7 @@
 // Backward of a chunk's blocks: the groups that it gathers, and the gradients that they leave.
 #include "estimator/frameworks/torchtitan/chunk.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -141,4 +141,4 @@ void TitanChunk::make_weight_gradients(std::size_t microbatch) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -2,7 +2,7 @@
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
 #include "estimator/frameworks/torchtitan/qwen3.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;     // fp32 for bf16
@@ -282,4 +282,4 @@ void CompiledMixture::attention_backward(LayerTensors& layer, TapeTensor& gradie
   norm_backward(gradient, of_norm, layer.input, layer.norm_statistics);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -1,6 +1,6 @@
 #include "estimator/frameworks/torchtitan/compiled_layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;     // fp32 for bf16
@@ -249,4 +249,4 @@ void CompiledLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGra
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -2,7 +2,7 @@
 
 #include "estimator/frameworks/torchtitan/qwen3.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;     // fp32 for bf16
@@ -263,4 +263,4 @@ TapeTensor CompiledLayer::forward(LayerTensors& layer, LayerPass pass) {
   return feed_forward(layer, pass, left);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

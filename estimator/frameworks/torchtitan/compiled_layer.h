@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 class CompiledLayer {
  public:
@@ -61,4 +61,4 @@ class CompiledLayer {
   const TitanSizes& sizes_;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -1,6 +1,6 @@
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -140,4 +140,4 @@ TapeTensor CompiledMixture::cast_experts_backward(LayerTensors& layer, TapeTenso
   return sum;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 class CompiledMixture final : public EagerLayer {
  public:
@@ -58,4 +58,4 @@ class CompiledMixture final : public EagerLayer {
                                        LayerGradients& weights);
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

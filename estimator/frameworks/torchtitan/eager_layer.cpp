@@ -3,7 +3,7 @@
 #include "estimator/frameworks/torchtitan/layer.h"
 #include "estimator/frameworks/torchtitan/ring.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -386,4 +386,4 @@ void EagerLayer::backward(LayerTensors& layer, TapeTensor& gradient, LayerGradie
   attention_backward(layer, gradient, weights);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

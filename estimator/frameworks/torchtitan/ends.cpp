@@ -1,6 +1,6 @@
 #include "estimator/frameworks/torchtitan/ends.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -130,4 +130,4 @@ TapeTensor TitanHead::backward(HeadTensors& head, TapeTensor& of_logits, TapeTen
   return gradient;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/torchtitan/fsdp.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 class TitanEmbedding {
  public:
@@ -48,4 +48,4 @@ class TitanHead {
   bool keeps_logits_;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -5,7 +5,7 @@
 #include "estimator/time/block_work.h"
 #include "estimator/time/collective_time.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // models/moe (moe.py, utils.py), one PyTorch kernel an operator; halves of a bf16 element's two
@@ -62,7 +62,7 @@ RingKernels compiled_ring_merges(double c) {
 // Every rank of tp that shares experts sends all rows of its tokens, and sums their gradients; the
 // tokens themselves are gathered in front and summed behind (v0.2.2 distributed/expert_parallel.py,
 // TensorParallel and ExpertTensorParallel; models/llama4/infra/parallelize.py, apply_moe_ep_tp).
-BlockTime torchtitan_expert_exchange(const BlockContext& context, double rows) {
+BlockTime expert_exchange(const BlockContext& context, double rows) {
   const ClusterSpec& cluster = context.job.cluster;
   const double token_bytes = number(context.model().hidden) * context.element_bytes;
   const double bytes = rows * number(context.plan.etp) * token_bytes;
@@ -114,4 +114,4 @@ BlockTime torchtitan_ring_merges(const BlockContext& context, const LayerSpec&,
   return time;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

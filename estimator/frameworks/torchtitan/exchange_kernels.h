@@ -4,12 +4,12 @@
 
 #include "estimator/time/block_kernels.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
-BlockTime torchtitan_expert_exchange(const BlockContext& context, double rows);
+BlockTime expert_exchange(const BlockContext& context, double rows);
 BlockTime torchtitan_sequence_copies(const BlockContext& context, double in_bytes,
                                      double out_bytes);
 BlockTime torchtitan_ring_merges(const BlockContext& context, const LayerSpec& layer,
                                  const AttentionWork& work);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -7,7 +7,7 @@
 #include "estimator/validity/sizes.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 inline bool is_llama4(const ModelSpec& model) {
   return model.family == "llama4_text";
@@ -154,4 +154,4 @@ inline constexpr ValidityRule kExpertsFillTheirShards = {
                                   "width");
         }};
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

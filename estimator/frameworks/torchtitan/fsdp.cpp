@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -105,4 +105,4 @@ void FullyShard::accumulate(ParameterGroup& group) {
   group.gradients.clear();
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

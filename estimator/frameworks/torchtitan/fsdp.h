@@ -7,7 +7,7 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // The parameters of one block, gathered and reduced together.
 struct ParameterGroup {
@@ -56,4 +56,4 @@ class FullyShard {
   TapeTensor reduction_input_;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -2,7 +2,7 @@
 
 #include "estimator/time/host_time.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // torchtitan's own layers take less than that measurement says, as models of 2 and 6 layers on one
@@ -139,10 +139,9 @@ double shardings_per_microbatch(const Job& job, const Plan& plan) {
              : 1;
 }
 
-constinit const HostLaunches kTorchtitanHost = {
-    .table = table_of,
-    .shardings_per_microbatch = shardings_per_microbatch,
-    .latent_and_shared = latent_and_shared,
-    .chosen_by_operator = chosen_by_operator};
+constinit const HostLaunches kHost = {.table = table_of,
+                                      .shardings_per_microbatch = shardings_per_microbatch,
+                                      .latent_and_shared = latent_and_shared,
+                                      .chosen_by_operator = chosen_by_operator};
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

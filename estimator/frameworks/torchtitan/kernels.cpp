@@ -8,7 +8,7 @@
 #include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/plan/number.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // model.py, one PyTorch kernel an operator. Forward: norm 2, residual addition 3; rotary embedding
@@ -151,16 +151,15 @@ std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
   return plan.zero == 3 && plan.pp == 1 ? 1 : num_microbatches(job, plan);
 }
 
-constinit const BlockKernels kTorchtitanKernels = {
-    .host = kTorchtitanHost,
-    .layer = layer_kernels,
-    .weight_gradient = weight_gradient,
-    .context_parallel_merges = torchtitan_ring_merges,
-    .keeps_gathered_input = true,
-    .sequence_copies = torchtitan_sequence_copies,
-    .expert_exchange = torchtitan_expert_exchange,
-    .table_gradient = table_gradient,
-    .loss = loss_kernels,
-    .replayed_policy_s = replayed_policy_s};
+constinit const BlockKernels kKernels = {.host = kHost,
+                                         .layer = layer_kernels,
+                                         .weight_gradient = weight_gradient,
+                                         .context_parallel_merges = torchtitan_ring_merges,
+                                         .keeps_gathered_input = true,
+                                         .sequence_copies = torchtitan_sequence_copies,
+                                         .expert_exchange = expert_exchange,
+                                         .table_gradient = table_gradient,
+                                         .loss = loss_kernels,
+                                         .replayed_policy_s = replayed_policy_s};
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -2,7 +2,7 @@
 // each operation on its own, on one rank of tp and cp.
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -186,4 +186,4 @@ void EagerLayer::latent_attention_backward(LayerTensors& layer, TapeTensor& grad
   norm_backward(gradient, sum, layer.input, layer.norm_statistics);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -4,7 +4,7 @@
 #include "estimator/plan/units.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 inline bool is_latent(const Job& job) {
   return job.model.is_mla();
@@ -62,4 +62,4 @@ inline constexpr ValidityRule kFlexIsLatent = {
                               "auto or flash");
         }};
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -9,7 +9,7 @@
 #include "estimator/frameworks/torchtitan/sizes.h"
 #include "estimator/ledger/allocation_tape.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // How a layer's forward runs.
 enum class LayerPass {
@@ -203,4 +203,4 @@ class EagerLayer {
   ExpertGroupHooks hooks_;
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -1,6 +1,6 @@
 #include "estimator/frameworks/torchtitan/moe.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kBf16 = 2;
@@ -61,4 +61,4 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
   shared_inner = kBf16 * block.shared_width() * tokens;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

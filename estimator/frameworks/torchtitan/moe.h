@@ -7,7 +7,7 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 struct TitanMoe {
   explicit TitanMoe(const TitanBlock& block);
@@ -52,4 +52,4 @@ struct TitanMoe {
 // of both (ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel).
 std::int64_t index_sort_bytes(std::int64_t rows);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

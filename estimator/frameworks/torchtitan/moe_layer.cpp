@@ -4,7 +4,7 @@
 // they are, applied to what the experts take.
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kInt64 = 8;
@@ -236,4 +236,4 @@ void EagerLayer::moe(LayerTensors& layer, LayerPass pass) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -1,7 +1,7 @@
 // Backward of a mixture of experts as the trainer runs it, each operation on its own.
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kInt64 = 8;
@@ -213,4 +213,4 @@ void EagerLayer::moe_backward(LayerTensors& layer, TapeTensor& gradient, TapeTen
   norm_backward(gradient, of_norm, layer.after_attention, layer.ffn_statistics);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

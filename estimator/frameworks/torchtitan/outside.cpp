@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/pieces/communicators.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // Groups of torchtitan (ParallelDims.build_mesh). A dimension of one rank has a fake backend, one
@@ -49,11 +49,10 @@ std::array<Communicator, 11> communicators(const GroupGrid& grid) {
 
 }  // namespace
 
-void add_torchtitan_outside(const Job& job, const Plan& plan, std::int64_t pp_rank,
-                            OutsideParts& parts) {
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
   add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
                     Creation::kAll, parts);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

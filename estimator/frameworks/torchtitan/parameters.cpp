@@ -2,7 +2,7 @@
 
 #include "estimator/plan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
   const ReshardAfterForward reshard = job.profile.reshard_after_forward;
@@ -52,4 +52,4 @@ TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) 
   return parameters;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

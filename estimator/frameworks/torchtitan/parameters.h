@@ -5,7 +5,7 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // How FSDP2 treats the gathered parameters of a block.
 struct FsdpPlan {
@@ -40,4 +40,4 @@ bool splits_expert_rows(const Job& job, const Plan& plan);
 
 TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
@@ -169,4 +169,4 @@ void EagerLayer::rotate_halves_backward(LayerTensors& layer, TapeTensor& query, 
   layer.rotated_query = std::exchange(query, {});
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

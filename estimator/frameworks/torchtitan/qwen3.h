@@ -3,10 +3,10 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // Cosines and sines as a graph of Qwen 3's attention saves them: casts, or the block's, of which a
 // ring picks those of its positions; for several samples that is part of the kernel.
 void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

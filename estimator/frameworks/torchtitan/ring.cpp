@@ -5,7 +5,7 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kHalf = 2;      // half the queries from the second round on
@@ -115,4 +115,4 @@ RingGradients play_ring_backward(TitanTape& tape, const TitanSizes& sizes) {
   return gradients;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/torchtitan/layer.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // Ring attention of torch.distributed.tensor (experimental/_attention.py), first rank of the ring:
 // from the second round on half the queries over all keys.
@@ -16,4 +16,4 @@ struct RingGradients {
 };
 RingGradients play_ring_backward(TitanTape& tape, const TitanSizes& sizes);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

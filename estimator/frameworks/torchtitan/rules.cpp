@@ -13,7 +13,7 @@
 #include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // --- what is modelled ----------------------------------------------------------------------------
@@ -270,8 +270,8 @@ constexpr std::array kRules = {
 
 }  // namespace
 
-std::span<const ValidityRule> torchtitan_validity_rules() {
+std::span<const ValidityRule> validity_rules() {
   return kRules;
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -5,8 +5,8 @@
 
 #include "estimator/validity/validity.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
-std::span<const ValidityRule> torchtitan_validity_rules();
+std::span<const ValidityRule> validity_rules();
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -3,7 +3,7 @@
 #include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/frameworks/pieces/table_gradient.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kBf16 = 2;
@@ -141,4 +141,4 @@ void TitanSizes::set_weights(const TitanBlock& block) {
   set(Weight::kRouter, moe.exists ? s.hidden * block.job.model.moe.num_experts : 0);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

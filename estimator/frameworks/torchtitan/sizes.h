@@ -7,7 +7,7 @@
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/moe.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // wq, wk, wv, wo, w1, w2, w3 (of all experts on the rank together), and the experts' router. Of
 // latent attention wq_b or wq, wkv_a and wkv_b, and wq_a; w1, w2, w3 of the shared experts.
@@ -90,4 +90,4 @@ struct TitanSizes {
   void set_saved_products();
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -10,7 +10,7 @@
 #include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 struct TitanState {
@@ -229,16 +229,15 @@ std::int64_t side_stream_bytes(const Job& job, const Plan& plan) {
 
 }  // namespace
 
-StageState torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage,
-                            const StageTensors& tensors,
-                            std::optional<std::int64_t> /*data_rank*/) {
+StageState state_of_stage(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::optional<std::int64_t> /*data_rank*/) {
   StageState state;
   state.rows = state_rows(job, plan, stage, tensors);
   state.bytes.side_streams = side_stream_bytes(job, plan);
   return state;
 }
 
-SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t buffers =
       plan.pp > 1 ? num_microbatches(job, plan) * (ends.receiving_chunks + ends.sending_chunks) : 0;
@@ -285,4 +284,4 @@ SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const St
   return sized(rows, kAllocatorRounding);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

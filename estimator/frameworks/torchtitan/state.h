@@ -9,15 +9,15 @@
 #include "estimator/ledger/stage_state.h"
 #include "estimator/ledger/stage_tensors.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // A row of the state: autocast's cache of one GPU.
 inline constexpr std::string_view kWeightCastsRow = "weight_casts";
 // Workspaces of cuBLAS, one for forward and one for the thread of autograd.
 inline constexpr std::string_view kThreadWorkspacesRow = "cublas_workspace";
 
-StageState torchtitan_state(const Job& job, const Plan& plan, const StageLayout& stage,
-                            const StageTensors& tensors, std::optional<std::int64_t> data_rank);
-SequenceRows torchtitan_sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
+StageState state_of_stage(const Job& job, const Plan& plan, const StageLayout& stage,
+                          const StageTensors& tensors, std::optional<std::int64_t> data_rank);
+SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

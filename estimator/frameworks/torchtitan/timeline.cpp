@@ -7,7 +7,7 @@
 #include "estimator/frameworks/torchtitan/chunk.h"
 #include "estimator/ledger/peak_actions.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kBf16 = 2;
@@ -211,8 +211,7 @@ void Trainer::step() {
 
 }  // namespace
 
-std::vector<AllocationEvent> torchtitan_timeline(const Job& job, const Plan& plan,
-                                                 const StagePieces& pieces) {
+std::vector<AllocationEvent> timeline(const Job& job, const Plan& plan, const StagePieces& pieces) {
   // The second step meets the optimizer's state in the cache that the first has left, the third
   // meets gradients in that of the second; later steps repeat the third.
   constexpr int kSteps = 3;
@@ -222,4 +221,4 @@ std::vector<AllocationEvent> torchtitan_timeline(const Job& job, const Plan& pla
   return trainer.take_events();
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

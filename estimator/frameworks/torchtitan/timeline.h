@@ -6,9 +6,8 @@
 
 #include "estimator/ledger/stage_pieces.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
-std::vector<AllocationEvent> torchtitan_timeline(const Job& job, const Plan& plan,
-                                                 const StagePieces& pieces);
+std::vector<AllocationEvent> timeline(const Job& job, const Plan& plan, const StagePieces& pieces);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

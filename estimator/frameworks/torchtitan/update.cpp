@@ -7,7 +7,7 @@
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // fp32 shards to bf16, into the input of the all-gather, and out of its output into the parameters;
@@ -55,12 +55,12 @@ KernelBytes step_kernels(const Job& job, const Plan& plan) {
 
 }  // namespace
 
-constinit const UpdateTimes kTorchtitanUpdate = {.host = kTorchtitanHost,
-                                                 .has_wide_collectives = true,
-                                                 .num_collectives = num_collectives,
-                                                 .add_copies = add_copies,
-                                                 .gathers_once = gathers_once,
-                                                 .exposed_zero_3_s = exposed_zero_3_s,
-                                                 .step_kernels = step_kernels};
+constinit const UpdateTimes kUpdate = {.host = kHost,
+                                       .has_wide_collectives = true,
+                                       .num_collectives = num_collectives,
+                                       .add_copies = add_copies,
+                                       .gathers_once = gathers_once,
+                                       .exposed_zero_3_s = exposed_zero_3_s,
+                                       .step_kernels = step_kernels};
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -364,7 +364,8 @@ TEST_CASE("each ZeRO level holds no more between steps than the one below") {
     // Level 1 pads its buffers: allow one bucket's padding and the 64-element starts.
     std::int64_t padding = is_deepspeed ? 0 : std::int64_t{18} * 64 * 4096;
     for (std::size_t i = 1; i < states.size(); ++i) {
-      const bool keeps = is_deepspeed || (is_megatron_fsdp(drawn.job, drawn.plan) && i >= 2);
+      const bool keeps =
+          is_deepspeed || (megatron::is_megatron_fsdp(drawn.job, drawn.plan) && i >= 2);
       const std::int64_t kept = kept_instead_of_made(states[i], states[i - 1], keeps);
       const std::size_t idle = static_cast<std::size_t>(Phase::kIdle);
       failures += kept == 0 || keeps ? 0 : 1;

@@ -23,7 +23,8 @@ std::int64_t bytes_of(const Program& program) {
 
 std::int64_t estimated_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank) {
   std::int64_t bytes = 0;
-  for (const NativeCommunicator& communicator : native_communicators(job, plan, pp_rank)) {
+  for (const native::NativeCommunicator& communicator :
+       native::native_communicators(job, plan, pp_rank)) {
     bytes += communicator.bytes;
   }
   return bytes;

@@ -9,7 +9,7 @@
 #include "estimator/frameworks/megatron/blocks/core_attention.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 void add_qkv_projection(MegatronBlock& block) {
@@ -285,4 +285,4 @@ void add_context_parallel(MegatronBlock& block) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -3,10 +3,10 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void add_layer_input(MegatronBlock& block);
 void add_attention(MegatronBlock& block);
 void add_context_parallel(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -7,7 +7,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Kept for backward by the steps of a forward up to `last`.
@@ -53,4 +53,4 @@ std::int64_t held_exchange(const Job& job, const Plan& plan) {
       {.job = job, .plan = plan, .shape = block_shape(job, plan), .is_moe = true, .rows = rows});
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

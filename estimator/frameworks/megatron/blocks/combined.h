@@ -5,7 +5,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // What the microbatch holds that runs forward beside this one's backward; behind all other rows.
 void add_other_microbatch(MegatronBlock& block);
@@ -13,4 +13,4 @@ void add_other_microbatch(MegatronBlock& block);
 // between steps; 0 without it.
 std::int64_t held_exchange(const Job& job, const Plan& plan);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 CudnnShape backward_shape(const MegatronBlock& block, const AttentionWidths& widths) {
@@ -239,4 +239,4 @@ void add_te_attention(MegatronBlock& block) {
            Step::kBackwardLayout, "(a+2k)*d*T/t");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

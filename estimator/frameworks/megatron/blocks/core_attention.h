@@ -5,7 +5,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 struct AttentionWidths {  // per token on one tp rank
   std::int64_t query = 0;
@@ -31,4 +31,4 @@ bool keeps_packed_qkv(const MegatronBlock& block);
 
 void add_te_attention(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

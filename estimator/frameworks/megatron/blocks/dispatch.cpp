@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Outputs of experts that take turns are joined for the dispatcher, and the gradients of their
@@ -231,4 +231,4 @@ void add_token_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool rec
   add_padding(block, dispatch);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Buffers of token rows on their way to the experts and back; each is [rows, h].
 struct Dispatch {
@@ -24,4 +24,4 @@ Dispatch dispatch_of(const MegatronBlock& block);
 // Of both directions, and what goes into the experts and comes out.
 void add_token_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

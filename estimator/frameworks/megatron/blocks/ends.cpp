@@ -6,7 +6,7 @@
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 struct LossRows {
@@ -177,4 +177,4 @@ void add_head(MegatronBlock& block) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

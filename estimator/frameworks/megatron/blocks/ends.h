@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void add_embedding(MegatronBlock& block);
 
@@ -13,4 +13,4 @@ void add_mtp_projection(MegatronBlock& block);
 
 void add_head(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -7,7 +7,7 @@
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Names and steps of one gated linear pair; the shared experts run inside the norm's step.
@@ -295,4 +295,4 @@ void add_moe(MegatronBlock& block) {
                       block.weight_step(Step::kBackwardFc2), local_experts);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -3,9 +3,9 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void add_dense_ffn(MegatronBlock& block);
 void add_moe(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -4,7 +4,7 @@
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
                        std::int64_t elements, DType dtype, Life life, std::string_view formula) {
@@ -47,4 +47,4 @@ void add_fp8_part(MegatronBlock& block, std::string_view name, std::int64_t elem
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

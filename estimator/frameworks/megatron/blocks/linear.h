@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // Kept, or dropped in forward and computed again in backward, from `replayed` on.
 void keep_or_recompute(MegatronBlock& block, bool recomputed, Step replayed, std::string_view name,
@@ -38,4 +38,4 @@ void add_fp8_cast(MegatronBlock& block, std::string_view name, std::int64_t elem
 // (pytorch/distributed.py, _all_gather_fp8).
 void add_fp8_part(MegatronBlock& block, std::string_view name, std::int64_t elements, Step step);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -9,7 +9,7 @@
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/pieces/attention_workspace.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // The rotary embedding of the queries or of the keys.
@@ -306,4 +306,4 @@ void add_local_attention(MegatronBlock& block) {
   add_inputs_backward(block);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

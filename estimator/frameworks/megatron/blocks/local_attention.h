@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void add_local_attention(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/megatron/blocks/linear.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // aten/src/ATen/native/cuda/EmbeddingBackwardKernel.cu and Embedding.cu: beyond 3072 tokens the
@@ -142,4 +142,4 @@ void add_local_head(MegatronBlock& block) {
                       Step::kBackwardLogits);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // core/models/common/embeddings/language_model_embedding.py, core/tensor_parallel/layers.py
 // (VocabParallelEmbedding). Output is [b, s, h]; beyond one sequence its transposition copies.
@@ -12,4 +12,4 @@ void add_local_embedding_forward(MegatronBlock& block);
 void add_local_embedding_backward(MegatronBlock& block);
 void add_local_head(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -6,7 +6,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 // What passes through the layer and its first norm. torch.nn.RMSNorm saves its input and one fp32
 // statistic per token; residual adds and dropout with p = 0 save nothing.
@@ -137,4 +137,4 @@ void add_local_dense_ffn(MegatronBlock& block) {
   add_weight_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width, Step::kBackwardFc2);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -4,11 +4,11 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void add_local_layer_ends(MegatronBlock& block);
 void add_local_ffn_norm(MegatronBlock& block);
 void add_local_ffn_norm_gradient(MegatronBlock& block);
 void add_local_dense_ffn(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

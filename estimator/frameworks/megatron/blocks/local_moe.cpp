@@ -6,7 +6,7 @@
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/blocks/local_layer.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 struct ExpertRows {
@@ -177,4 +177,4 @@ void add_local_moe(MegatronBlock& block) {
   add_shared_experts(block);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

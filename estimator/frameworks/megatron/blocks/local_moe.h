@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/megatron/blocks.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 
 void add_local_moe(MegatronBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

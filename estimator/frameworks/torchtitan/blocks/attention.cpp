@@ -5,7 +5,7 @@
 #include "estimator/frameworks/pieces/attention_workspace.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr Step kReplayed = Step::kBackwardOutput;
@@ -355,4 +355,4 @@ void add_titan_attention(TitanBlock& block, BlockKind kind) {
            "h*u: becomes the input of the next layer");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

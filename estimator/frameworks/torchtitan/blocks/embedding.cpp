@@ -6,7 +6,7 @@
 #include "estimator/frameworks/torchtitan/blocks/fsdp_rows.h"
 #include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // A shared table's gradient is the head's, to which the embedding's is added.
@@ -64,4 +64,4 @@ void add_titan_embedding(TitanBlock& block) {
   add_embedding_gradient(block);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

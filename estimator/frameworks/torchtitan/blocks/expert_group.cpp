@@ -5,7 +5,7 @@
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // The experts' parameters, a group of their own: gathered while the block before runs, with the
 // buffers of the next block's, and reduced before the rest of the block. Nothing with experts runs
@@ -68,4 +68,4 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
               "n: by the factor 1, where a group of one rank copies its input (foreach_reduce)");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

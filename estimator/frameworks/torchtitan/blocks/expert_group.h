@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 void add_titan_expert_group(TitanBlock& block, bool is_last);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -4,7 +4,7 @@
 #include "estimator/frameworks/torchtitan/blocks/ffn.h"
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // The gradient of gate is written over the output of w3.
@@ -132,4 +132,4 @@ void add_expert_casts(MoeRows& m) {
   add_titan_weight_casts(block);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

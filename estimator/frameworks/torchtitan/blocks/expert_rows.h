@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 void add_expert_products(MoeRows& m);
 void add_expert_input_gradients(MoeRows& m);
@@ -19,4 +19,4 @@ void add_expert_weight_gradients(MoeRows& m);
 // Beside those of every weight: of the experts autocast caches none.
 void add_expert_casts(MoeRows& m);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

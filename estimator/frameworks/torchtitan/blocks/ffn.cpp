@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/sizes.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr Step kReplayed = Step::kBackwardOutput;
@@ -173,4 +173,4 @@ void add_titan_ffn(TitanBlock& block) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

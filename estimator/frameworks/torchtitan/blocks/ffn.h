@@ -3,7 +3,7 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 void add_titan_ffn(TitanBlock& block);
 // Input and statistics of the norm before a feed-forward part or a mixture.
@@ -11,4 +11,4 @@ void add_titan_ffn_input(TitanBlock& block);
 // bf16 copies of a layer's weights, under autocast.
 void add_titan_weight_casts(TitanBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

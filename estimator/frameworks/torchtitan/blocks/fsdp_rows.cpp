@@ -5,7 +5,7 @@
 #include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // The layers before and behind one of that kind, whose buffers its own meet. Dense layers before
@@ -209,4 +209,4 @@ void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // The gathered parameters of a block that is reduced after each backward: there from its forward to
 // its backward, or freed after the one and gathered again for the other.
@@ -47,4 +47,4 @@ void add_titan_unsharded(TitanBlock& block, const TitanUnsharded& of);
 void add_titan_pipelined(TitanBlock& block, std::int64_t own, GroupEnd end);
 void add_titan_gathered_in_turn(TitanBlock& block, const TitanInTurn& of);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

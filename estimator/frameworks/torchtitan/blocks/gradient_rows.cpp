@@ -2,7 +2,7 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 BlockRow shared_gradient(const TitanBlock& block, std::int64_t elements, std::int64_t shard,
@@ -67,4 +67,4 @@ BlockRow titan_embedding_gradient(const TitanBlock& block) {
                         block.is_autocast() ? Step::kBackwardOutput : Step::kBackwardInput);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

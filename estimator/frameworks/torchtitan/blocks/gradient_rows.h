@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // Reduced gradients lie in one tensor a block, others in one a parameter.
 void split_gradient(BlockRow& row, const std::vector<std::int64_t>& weights);
@@ -16,4 +16,4 @@ BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step bor
 BlockRow titan_embedding_gradient(const TitanBlock& block);
 BlockRow titan_expert_gradient(const TitanBlock& block);  // of experts that are a group
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -8,7 +8,7 @@
 #include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // Without pipelining the trainer drops the logits before backward; a pipeline holds the last ones
@@ -153,4 +153,4 @@ void add_titan_head(TitanBlock& block) {
   rows.rows.push_back(titan_gradient(block, block.parameters.head, Step::kBackwardInput));
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

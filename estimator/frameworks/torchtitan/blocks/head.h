@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/torchtitan/blocks.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 void add_titan_head(TitanBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/sizes.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr Step kReplayed = Step::kBackwardOutput;
@@ -198,4 +198,4 @@ void add_titan_latent_attention(TitanBlock& block) {
            "h*T: becomes the input of the next layer");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

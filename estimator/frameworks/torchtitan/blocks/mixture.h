@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/torchtitan/sizes.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 struct MoeRows {
   // Steps of its backward, by what happens there.
@@ -34,4 +34,4 @@ struct MoeRows {
   }
 };
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

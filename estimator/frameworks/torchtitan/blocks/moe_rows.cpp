@@ -11,7 +11,7 @@
 #include "estimator/frameworks/torchtitan/blocks/shared_expert_rows.h"
 #include "estimator/frameworks/torchtitan/sizes.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 void add_norm(MoeRows& m) {
@@ -262,4 +262,4 @@ void add_titan_moe(TitanBlock& block) {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -3,8 +3,8 @@
 
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 void add_titan_moe(TitanBlock& block);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

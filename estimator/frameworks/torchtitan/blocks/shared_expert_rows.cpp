@@ -3,7 +3,7 @@
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
 #include "estimator/frameworks/torchtitan/sizes.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 void add_shared_experts(MoeRows& m) {
   const std::int64_t inner = m.moe.shared_inner;
@@ -58,4 +58,4 @@ void add_shared_expert_gradients(MoeRows& m) {
   of_weight("shared.gate_weight_gradient", input);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

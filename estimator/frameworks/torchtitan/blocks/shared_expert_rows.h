@@ -3,11 +3,11 @@
 
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // The shared experts run behind the others, and back before them.
 void add_shared_experts(MoeRows& m);
 
 void add_shared_expert_gradients(MoeRows& m);
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -7,7 +7,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/host_costs.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more ranks") {
@@ -58,4 +58,4 @@ TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -6,7 +6,7 @@
 #include "tests/estimator/layer_kernels.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // Qwen3RMSNorm is LlamaRMSNorm: forward on heads as on tokens, less the residual addition of 3
@@ -33,4 +33,4 @@ TEST_CASE("gradients of DeepSpeed's weights go through the bucket") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -12,7 +12,7 @@
 #include "estimator/frameworks/framework.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kHidden = 4096, kFfn = 14336, kVocab = 128'256, kLayers = 32;
@@ -27,7 +27,7 @@ Job job_with(LigerKernel liger, std::int64_t microbatches = 1) {
 // At the fullest instant of the forward pass, which is in the loss.
 std::int64_t held_bytes(const Job& job, std::string_view name) {
   std::int64_t bytes = 0;
-  for (const StateRow& row : deepspeed_state(job, deepspeed_plan(2)).rows) {
+  for (const StateRow& row : state_of_stage(job, deepspeed_plan(2)).rows) {
     bytes += row.name == name && row.is_alive(Phase::kForward) ? row.total_bytes() : 0;
   }
   return bytes;
@@ -95,7 +95,7 @@ TEST_CASE("Liger to 0.8.2 leaves norms of heads as they are") {
     Job job = job_with(liger);
     job.model.qk_norm = true;
     std::int64_t bytes = 0;
-    for (const StateRow& row : deepspeed_state(job, deepspeed_plan(2)).rows) {
+    for (const StateRow& row : state_of_stage(job, deepspeed_plan(2)).rows) {
       const bool is_kept = row.name == "layer.norm_fp32" || row.name == "layer.norm_output" ||
                            row.name == "layer.attention";
       bytes += is_kept && row.is_alive(Phase::kForward) ? row.total_bytes() : 0;
@@ -162,4 +162,4 @@ TEST_CASE("Liger takes less memory and time, and its older loss more of either")
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

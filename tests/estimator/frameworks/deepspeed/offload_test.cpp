@@ -16,7 +16,7 @@
 #include "estimator/price/price.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 constexpr std::int64_t kN = 8'030'261'248;                     // Llama-3-8B
@@ -32,7 +32,7 @@ Plan plan_with(std::int64_t zero, double optimizer, bool parameters = false) {
 
 std::int64_t held_bytes(const Job& job, const Plan& plan, Phase phase, std::string_view name) {
   std::int64_t bytes = 0;
-  for (const StateRow& row : deepspeed_state(job, plan, 0).rows) {
+  for (const StateRow& row : state_of_stage(job, plan, 0).rows) {
     bytes += row.name == name && row.is_alive(phase) ? row.total_bytes() : 0;
   }
   return bytes;
@@ -51,7 +51,7 @@ TEST_CASE("between steps ZeRO-1 and 2 with offload keep the weights and one buff
   for (const std::int64_t zero : {1, 2}) {
     CAPTURE(zero);
     std::int64_t bytes = 0;
-    for (const StateRow& row : deepspeed_state(deepspeed_job(1), plan_with(zero, 1), 0).rows) {
+    for (const StateRow& row : state_of_stage(deepspeed_job(1), plan_with(zero, 1), 0).rows) {
       bytes += row.is_alive(Phase::kIdle) && row.name != "cublas_workspace" ? row.total_bytes() : 0;
     }
     CHECK(bytes == 2 * kN + 2 * kTable);
@@ -65,7 +65,7 @@ TEST_CASE("between steps ZeRO-3 with offload keeps parts of the weights, its buc
     CAPTURE(parameters);
     std::int64_t bytes = 0;
     for (const StateRow& row :
-         deepspeed_state(deepspeed_job(1), plan_with(3, 1, parameters), 0).rows) {
+         state_of_stage(deepspeed_job(1), plan_with(3, 1, parameters), 0).rows) {
       bytes += row.is_alive(Phase::kIdle) && row.name != "cublas_workspace" ? row.total_bytes() : 0;
     }
     CHECK(bytes == (parameters ? 0 : 2 * kGroupsOnEight) + 2 * 500'000'000 + 2 * kPersistent);
@@ -147,14 +147,13 @@ TEST_CASE("page-locked host memory takes powers of two, one tensor at a time") {
   Job job = deepspeed_job(1);
   const std::int64_t gib = std::int64_t{1} << 30;
   const std::int64_t moments = 8 * kGroupsOnEight;
-  CHECK(deepspeed_host_bytes(job, plan_with(2, 0)) == 0);
-  CHECK(deepspeed_host_bytes(job, plan_with(2, 1)) == (4 + 4 + 2 + 1) * gib + moments);
+  CHECK(host_bytes(job, plan_with(2, 0)) == 0);
+  CHECK(host_bytes(job, plan_with(2, 1)) == (4 + 4 + 2 + 1) * gib + moments);
   // One sub-group, whose main parameters are not page-locked; gradients in fp32 and bf16.
-  CHECK(deepspeed_host_bytes(job, plan_with(3, 1)) == 4 * kGroupsOnEight + moments + (4 + 2) * gib);
+  CHECK(host_bytes(job, plan_with(3, 1)) == 4 * kGroupsOnEight + moments + (4 + 2) * gib);
   job.profile.offload_pin_memory = false;
-  CHECK(deepspeed_host_bytes(job, plan_with(2, 1)) ==
-        (4 + 4 + 2) * kGroupsOnEight + 2 * kTable + moments);
-  CHECK(deepspeed_host_bytes(job, plan_with(3, 1)) == (4 + 4 + 2) * kGroupsOnEight + moments);
+  CHECK(host_bytes(job, plan_with(2, 1)) == (4 + 4 + 2) * kGroupsOnEight + 2 * kTable + moments);
+  CHECK(host_bytes(job, plan_with(3, 1)) == (4 + 4 + 2) * kGroupsOnEight + moments);
 }
 
 // Counted: 42 bytes of host memory a parameter, on one thread 6.5 GB/s.
@@ -196,4 +195,4 @@ TEST_CASE("what a search prices of offloaded plans is what the estimate says") {
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 Job with_option(Job job, const std::string& name, const std::string& value) {
@@ -32,7 +32,7 @@ constexpr std::int64_t kN = 8'030'261'248;  // Llama-3-8B
 std::int64_t held_bytes(const Job& job, const Plan& plan, Phase phase, std::string_view name,
                         std::optional<std::int64_t> rank = std::nullopt) {
   std::int64_t bytes = 0;
-  for (const StateRow& row : deepspeed_state(job, plan, rank).rows) {
+  for (const StateRow& row : state_of_stage(job, plan, rank).rows) {
     bytes += row.name == name && row.is_alive(phase) ? row.total_bytes() : 0;
   }
   return bytes;
@@ -56,7 +56,7 @@ std::vector<std::int64_t> made_elements(const Job& job, const Plan& plan, TapeRo
 
 // Of what DeepSpeed's first rank has allocated in its second step and later.
 std::int64_t most_alive(const Job& job, const Plan& plan) {
-  return deepspeed_state(job, plan, 0).played->steady_bytes;
+  return state_of_stage(job, plan, 0).played->steady_bytes;
 }
 
 TEST_CASE("DeepSpeed ZeRO-1, 2 and 3 hold these states") {
@@ -129,10 +129,10 @@ TEST_CASE("the rank that DeepSpeed's estimate speaks of has the most allocated")
     };
     std::int64_t fullest = 0;
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      fullest = std::max(fullest, most(deepspeed_state(drawn.job, drawn.plan, rank)));
+      fullest = std::max(fullest, most(state_of_stage(drawn.job, drawn.plan, rank)));
     }
     CAPTURE(compared);
-    const std::int64_t missed = fullest - most(deepspeed_state(drawn.job, drawn.plan));
+    const std::int64_t missed = fullest - most(state_of_stage(drawn.job, drawn.plan));
     CHECK(missed <= (is_usual ? 0 : fullest / 1000 * 3));
   }
 }
@@ -337,9 +337,9 @@ TEST_CASE("DeepSpeed's ZeRO-3 gathers one parameter at a time, then all that it 
   Job job = deepspeed_job(1);
   job.model.layers.resize(2);
   const std::int64_t table = std::int64_t{128'256} * 4096;
-  const PlayedPeaks alone = *deepspeed_state(job, deepspeed_plan(3)).played;
+  const PlayedPeaks alone = *state_of_stage(job, deepspeed_plan(3)).played;
   job.global_batch *= 2;
-  const PlayedPeaks two = *deepspeed_state(job, deepspeed_plan(3)).played;
+  const PlayedPeaks two = *state_of_stage(job, deepspeed_plan(3)).played;
   const std::int64_t layer =
       2 * 4096 * 4096 + 2 * 4096 * 1024 + std::int64_t{3} * 4096 * 14336 + 8192;
   // The table and the q before it are on their way.
@@ -364,11 +364,11 @@ TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-
 TEST_CASE("DeepSpeed's overlap_comm leaves the embedding and what is before it exposed") {
   const ModelSpec model = small_job().model;
   const double n = kSmallN;
-  const ReducedBeside beside = deepspeed_reduced_beside(model, 300'000);
+  const ReducedBeside beside = reduced_beside(model, 300'000);
   CHECK(beside.of_elements == doctest::Approx((256'768 + 262'144 + 262'144) / n));
   CHECK(beside.of_backward == doctest::Approx((n - 256'000 - 256'768 - 131'072) / (n - 256'000)));
   // One bucket takes all.
-  CHECK(deepspeed_reduced_beside(model, 2'000'000).of_elements == 0);
+  CHECK(reduced_beside(model, 2'000'000).of_elements == 0);
 }
 
 // runtime/zero/config.py, overlap_comm_valid.
@@ -440,4 +440,4 @@ TEST_CASE("Qwen3's norms of q and k save six bytes an element and four a head") 
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

@@ -18,7 +18,7 @@
 #include "estimator/estimate.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 std::vector<Case> measured_cases(const std::string& name) {
@@ -42,7 +42,7 @@ struct Played {
 Played play(const Case& run) {
   const std::int64_t rank = run.measured->ranks.front().rank;
   const auto events_of = [&](int steps) {
-    return std::ssize(deepspeed_timeline(run.job, run.plan, rank, steps));
+    return std::ssize(timeline(run.job, run.plan, rank, steps));
   };
   const std::int64_t build = events_of(0);
   const std::int64_t first = events_of(1);
@@ -50,7 +50,7 @@ Played play(const Case& run) {
   std::unordered_map<std::int64_t, std::int32_t> blocks;
   Played played;
   std::int64_t i = 0;
-  for (const AllocationEvent& event : deepspeed_timeline(run.job, run.plan, rank)) {
+  for (const AllocationEvent& event : timeline(run.job, run.plan, rank)) {
     if (event.bytes > 0) {
       blocks[event.id] = allocator.allocate(event.bytes, event.stream);
     } else {
@@ -144,4 +144,4 @@ TEST_CASE("estimates of DeepSpeed's ranks differ as the ranks do, and none is ab
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

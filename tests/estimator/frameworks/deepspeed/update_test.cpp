@@ -9,7 +9,7 @@
 #include "estimator/estimate.h"
 #include "tests/estimator/rank_updates.h"
 
-namespace shardplan {
+namespace shardplan::deepspeed {
 namespace {
 
 // The plans of data/measured/frameworks_four_gpus_h100.jsonl: 2,359,349,248 parameters, two
@@ -74,4 +74,4 @@ TEST_CASE("DeepSpeed 0.19.6's overflow check takes what its kernels took, 0.19.5
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::deepspeed

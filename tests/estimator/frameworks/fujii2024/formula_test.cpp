@@ -9,6 +9,7 @@
 #include "tests/estimator/llama_job.h"
 
 using namespace shardplan;
+using namespace shardplan::fujii2024;
 
 namespace {
 
@@ -38,7 +39,7 @@ MemoryEstimate estimate_of(Job job, Plan plan) {
   plan.schedule = plan.pp == 1    ? Schedule::kNone
                   : plan.vpp == 1 ? Schedule::k1F1B
                                   : Schedule::kInterleaved1F1B;
-  return estimate_fujii2024(job, plan);
+  return estimate_by_formula(job, plan);
 }
 
 std::int64_t bytes_of_plan(const Job& job, const Plan& plan) {

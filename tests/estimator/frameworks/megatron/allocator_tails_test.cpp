@@ -1,5 +1,5 @@
-#include "estimator/answer/stage_state.h"
 #include "estimator/frameworks/megatron/allocator_tails.h"
+#include "estimator/answer/stage_state.h"
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@
 #include "estimator/plan/units.h"
 #include "tests/estimator/random_jobs.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
@@ -117,4 +117,4 @@ TEST_CASE("ends of blocks counted by size are those of the replay") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -10,7 +10,7 @@
 #include "tests/estimator/layer_kernels.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 struct Sizes {
@@ -342,4 +342,4 @@ TEST_CASE("experts' products take what was measured on four streams beside one p
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -14,7 +14,7 @@
 #include "tests/estimator/broken_plans.h"
 #include "tests/estimator/rank_updates.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Two layers of width 512 with 8 heads of 64 and a gated FFN of 1024.
@@ -270,7 +270,7 @@ TEST_CASE("a step with fp8_param_gather takes no longer than one without") {
 
 std::int64_t layer_row(const Job& job, const Plan& plan, std::string_view name) {
   std::int64_t bytes = 0;
-  for (const BlockRow& row : megatron_rows(job, plan, BlockKind::kDenseLayer)) {
+  for (const BlockRow& row : block_rows(job, plan, BlockKind::kDenseLayer)) {
     bytes += row.name == name ? row.bytes : 0;
   }
   return bytes;
@@ -388,4 +388,4 @@ TEST_CASE("block scales need the GPUs that have them, and mxfp8 sizes in multipl
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

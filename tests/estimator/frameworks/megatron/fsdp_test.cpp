@@ -14,7 +14,7 @@
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/random_jobs.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr LlamaShape kSmall = {.hidden = 4096, .ffn = 14336, .heads = 32, .layers = 16};
@@ -389,4 +389,4 @@ TEST_CASE("a fused tied table fills its bucket from the loss on, another one wai
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -10,7 +10,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/host_costs.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
@@ -338,4 +338,4 @@ TEST_CASE("a pass of a chunk costs the host of an interleaved schedule what was 
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

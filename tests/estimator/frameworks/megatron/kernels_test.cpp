@@ -5,7 +5,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/layer_kernels.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // data/measured/torch_kernels_h200.json, halves of what two layers took: norms, additions, silu and
@@ -135,4 +135,4 @@ TEST_CASE("Megatron-FSDP copies a gradient that is not fused into the bucket tha
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -9,7 +9,7 @@
 #include "estimator/estimate.h"
 #include "estimator/ledger/block_memory.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Sizes of Llama-3.2-1B: h 2048, 32 query and 8 kv heads of 64, f 8192, 16 layers.
@@ -147,4 +147,4 @@ TEST_CASE("what the local spec does not have is refused by name") {
   CHECK(why_invalid(job, plan)->rule == "unsupported: precision");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

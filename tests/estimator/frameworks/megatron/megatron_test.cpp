@@ -10,7 +10,7 @@
 #include "estimator/answer/blocks.h"
 #include "estimator/answer/stage_memory.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr std::int64_t kTokens = 4096;
@@ -601,4 +601,4 @@ TEST_CASE("learned positions need no table of angles") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

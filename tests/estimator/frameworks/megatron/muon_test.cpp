@@ -6,15 +6,15 @@
 
 #include "data/read/library.h"
 #include "estimator/answer/model_times.h"
-#include "estimator/answer/stage_memory.h"
 #include "estimator/answer/pipeline_step.h"
+#include "estimator/answer/stage_memory.h"
 #include "estimator/answer/step_time.h"
 #include "estimator/estimate.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/random_jobs.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr LlamaShape kShape = {.hidden = 4096, .ffn = 14336, .heads = 32, .layers = 4};
@@ -228,4 +228,4 @@ TEST_CASE("muon refuses what Megatron-LM refuses beside it") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -16,7 +16,7 @@
 #include "estimator/frameworks/megatron/allocator_tails.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 Job job_of(std::int64_t hidden, std::int64_t ffn, std::int64_t heads, std::int64_t layers,
@@ -133,7 +133,7 @@ TEST_CASE("the shares of a sharded optimizer make up all matrices, and none is l
   std::vector<std::int64_t> first;
   for (std::int64_t shard = 0; shard < 4; ++shard) {
     const std::vector<std::int64_t> share =
-        megatron_start_up(job, plan, layout, tensors, shard).optimizer_elements;
+        start_up(job, plan, layout, tensors, shard).optimizer_elements;
     elements = std::accumulate(share.begin(), share.end(), elements);
     CHECK(share != first);
     first = shard == 0 ? share : first;
@@ -213,4 +213,4 @@ TEST_CASE("dummy weight gradients are made one by one by the first backward, and
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

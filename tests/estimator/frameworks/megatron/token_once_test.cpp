@@ -16,7 +16,7 @@
 #include "estimator/plan/units.h"
 #include "estimator/time/block_time.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 constexpr std::int64_t kTokens = 4096;
@@ -174,4 +174,4 @@ TEST_CASE("DeepEP serves some numbers of ranks, and pads no expert to a capacity
   CHECK(broken({.ep = 64, .dp = 64, .zero = 1}) == "deepep_needs_no_capacity");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::megatron

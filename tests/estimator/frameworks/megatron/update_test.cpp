@@ -9,7 +9,7 @@
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 // Kernels over lists of tensors: norm, scaling, FusedAdam; weights and zeros; gradients divided by
@@ -95,4 +95,4 @@ TEST_CASE("Megatron-FSDP's passes begin and end with what nothing hides") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

@@ -13,7 +13,7 @@
 #include "estimator/estimate.h"
 #include "estimator/plan/in_flight.h"
 
-namespace shardplan {
+namespace shardplan::megatron {
 namespace {
 
 struct Example {
@@ -196,4 +196,4 @@ TEST_CASE("the bytes per logit of the profile replace those of the loss") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::megatron

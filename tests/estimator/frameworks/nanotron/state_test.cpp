@@ -10,10 +10,10 @@
 #include "data/read/library.h"
 #include "estimator/allocator/replay.h"
 #include "estimator/answer/model_times.h"
+#include "estimator/answer/pipeline_step.h"
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/stage_state.h"
 #include "estimator/answer/stage_timeline.h"
-#include "estimator/answer/pipeline_step.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/nanotron/start_up.h"
 #include "estimator/ledger/block_memory.h"
@@ -21,7 +21,7 @@
 #include "estimator/plan/layer_partition.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan {
+namespace shardplan::nanotron {
 namespace {
 
 Job job_of(const std::string& framework, std::int64_t micro_batches) {
@@ -107,7 +107,7 @@ TEST_CASE("nanotron's second step makes gradient buckets anew, in the order of g
   job.model.layers.resize(16);
   const Plan plan = plan_with(0, DType::kFp32);
   const StageLayout layout = plan_pieces(job, plan).stages.front().layout;
-  const BuiltStage built = nanotron_start_up(job, plan, layout, stage_tensors(job, plan, layout));
+  const BuiltStage built = start_up(job, plan, layout, stage_tensors(job, plan, layout));
   const std::int64_t norms = (2 * 16 + 1) * 2048 * 2;
   std::vector<std::int64_t> expected;
   for (int layer = 0; layer < 16; ++layer) {
@@ -390,4 +390,4 @@ TEST_CASE("a stage without a layer has a state of nothing and no peak in an acti
   CHECK(memory.stages[5].allocated_bytes < memory.stages[3].allocated_bytes);
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::nanotron

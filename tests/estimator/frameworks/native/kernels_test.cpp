@@ -11,7 +11,7 @@
 #include "tests/estimator/layer_kernels.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 TEST_CASE("our own trainer copies inside a host and an NVLink domain, no other does") {
@@ -95,4 +95,4 @@ TEST_CASE("our own trainer rounds both factors to fp8 before every product") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::native

@@ -8,7 +8,7 @@
 #include "estimator/frameworks/native/token_pieces.h"
 #include "estimator/time/block_work.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 Job native_job() {
@@ -79,7 +79,7 @@ TEST_CASE("products beside communication lose what the GPU's copies take from th
 
 TEST_CASE("pieces are equal, four at most, and of whole fp8 products") {
   Job job = native_job();
-  const auto pieces = [&](const Plan& plan) { return native_token_pieces(job, plan); };
+  const auto pieces = [&](const Plan& plan) { return token_pieces(job, plan); };
   CHECK(pieces({.tp = 8, .micro_batch = 4, .sequence_parallel = true}) == 4);
   CHECK(pieces({.tp = 2, .micro_batch = 1, .sequence_parallel = true}) == 2);
   CHECK(pieces({.tp = 1, .micro_batch = 4}) == 1);
@@ -107,4 +107,4 @@ TEST_CASE("no step in pieces is predicted below its limit") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::native

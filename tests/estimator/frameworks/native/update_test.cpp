@@ -13,7 +13,7 @@
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
 
-namespace shardplan {
+namespace shardplan::native {
 namespace {
 
 TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO divides them") {
@@ -92,4 +92,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::native

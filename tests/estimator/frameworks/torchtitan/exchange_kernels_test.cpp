@@ -7,7 +7,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_context_parallel.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 Job titan_job(std::int64_t sequence_length, std::int64_t kv_heads, bool compiled) {
@@ -79,4 +79,4 @@ TEST_CASE("what tp gathers and scatters along the sequence is copied as was meas
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -7,7 +7,7 @@
 
 #include "tests/estimator/host_costs.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 TEST_CASE("what tp and cp add to torchtitan's eager layers is what was measured") {
@@ -130,4 +130,4 @@ TEST_CASE("a plan that leaves dp to the cluster costs the host what it does with
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -5,7 +5,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/layer_kernels.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // data/measured/torch_kernels_h200.json, halves of what two layers took: norms,
@@ -68,4 +68,4 @@ TEST_CASE("gradients of a pipeline's microbatches are added up in what was measu
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -12,7 +12,7 @@
 #include "tests/estimator/frameworks/torchtitan/peaks.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // 16 heads of 128 + 64 and values of 128, latent keys and values of 512; 16 experts and two shared
@@ -159,4 +159,4 @@ TEST_CASE("what of torchtitan's DeepSeek is not described is refused by name") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -15,7 +15,7 @@
 #include "tests/estimator/frameworks/torchtitan/peaks.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 constexpr std::int64_t kWeight = std::int64_t{32} * 768 * 2048;  // of all experts together
@@ -144,7 +144,7 @@ TEST_CASE("FSDP's cast of the rotary table stays with every checkpointed block")
     std::int64_t held = 0;
     std::int64_t most = 0;
     std::unordered_map<std::int64_t, bool> is_cast;
-    for (const AllocationEvent& event : torchtitan_timeline(job, plan, whole.stages.at(0))) {
+    for (const AllocationEvent& event : timeline(job, plan, whole.stages.at(0))) {
       if (event.bytes == kCast && event.stream == AllocationStream::kCompute) {
         is_cast[event.id] = true;
         most = std::max(most, ++held);
@@ -188,7 +188,7 @@ TEST_CASE("experts that are a group of their own are gathered and reduced by the
   const Job job = mixture(8);
   const Plan plan = sharded(8, 4);
   const PlanPieces whole = plan_pieces(job, plan);
-  const std::vector<AllocationEvent> events = torchtitan_timeline(job, plan, whole.stages.at(0));
+  const std::vector<AllocationEvent> events = timeline(job, plan, whole.stages.at(0));
   const auto count = [&events](std::int64_t bytes, AllocationStream stream) {
     return std::ranges::count_if(events, [&](const AllocationEvent& event) {
       return event.bytes == bytes && event.stream == stream;
@@ -305,4 +305,4 @@ TEST_CASE("what torchtitan's mixtures do not do is refused by name") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -12,7 +12,7 @@
 #include "estimator/price/price.h"
 #include "tests/estimator/allocation_changes.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 
 // Under every recompute policy, within a hundredth.
 inline void check_peaks_alike(const Job& job, Plan plan) {
@@ -26,12 +26,11 @@ inline void check_peaks_alike(const Job& job, Plan plan) {
     }
     REQUIRE(first_broken_rule(job, plan) == nullptr);
     const PlanPieces whole = plan_pieces(job, plan);
-    const double played =
-        static_cast<double>(largest_sum(torchtitan_timeline(job, plan, whole.stages.at(0))));
+    const double played = static_cast<double>(largest_sum(timeline(job, plan, whole.stages.at(0))));
     const double rows = static_cast<double>(whole.stages.at(0).peaks.peak_bytes);
     CAPTURE(std::string(policy));
     CHECK(played / rows == doctest::Approx(1).epsilon(0.01));
   }
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

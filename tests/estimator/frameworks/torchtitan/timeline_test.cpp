@@ -12,7 +12,7 @@
 #include "estimator/frameworks/torchtitan/compiled_layer.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 Job job_of(std::int64_t hidden, std::int64_t heads, std::int64_t layers, std::int64_t gpus,
@@ -47,7 +47,7 @@ TEST_CASE("a table's gradient is freed after its reduction has an output, a laye
   const Job job = job_of(3072, 24, 4, 4, 2048, 4);
   const Plan plan = sharded(4);  // shares in fp32 are half a gradient in bf16
   const PlanPieces whole = plan_pieces(job, plan);
-  const std::vector<AllocationEvent> events = torchtitan_timeline(job, plan, whole.stages.at(0));
+  const std::vector<AllocationEvent> events = timeline(job, plan, whole.stages.at(0));
   std::unordered_map<std::int64_t, std::int64_t> live;
   const auto alive = [&](std::int64_t bytes) {
     return std::ranges::count_if(live,
@@ -149,7 +149,7 @@ TEST_CASE("an interleaved rank holds the gradients of one chunk where microbatch
     REQUIRE(num_microbatches(job, plan) == 2);
     const PlanPieces pieces = plan_pieces(job, plan);
     for (const StagePieces& stage : pieces.stages) {
-      const std::int64_t played = largest_sum(torchtitan_timeline(job, plan, stage));
+      const std::int64_t played = largest_sum(timeline(job, plan, stage));
       CAPTURE(vpp);
       CAPTURE(stage.layout.pp_rank);
       CHECK(std::abs(static_cast<double>(played) / static_cast<double>(stage.peaks.peak_bytes) -
@@ -175,7 +175,7 @@ TEST_CASE("a pipeline that reshards after forward gathers block by block") {
       }
       const PlanPieces pieces = plan_pieces(job, plan);
       for (const StagePieces& stage : pieces.stages) {
-        const std::int64_t played = largest_sum(torchtitan_timeline(job, plan, stage));
+        const std::int64_t played = largest_sum(timeline(job, plan, stage));
         CAPTURE(static_cast<int>(schedule));
         CAPTURE(policy);
         CAPTURE(stage.layout.pp_rank);
@@ -196,8 +196,8 @@ double largest_error(const std::vector<Traced>& runs) {
   double largest = 0;
   for (const Traced& run : runs) {
     const PlanPieces pieces = plan_pieces(run.job, run.plan);
-    const AllocatorPeaks peaks = replay_allocator(
-        torchtitan_timeline(run.job, run.plan, pieces.stages.at(0)), AllocatorKind::kCaching);
+    const AllocatorPeaks peaks =
+        replay_allocator(timeline(run.job, run.plan, pieces.stages.at(0)), AllocatorKind::kCaching);
     const double error = static_cast<double>(peaks.reserved_bytes - run.reserved_bytes) /
                          static_cast<double>(run.reserved_bytes);
     INFO(run.reserved_bytes << " traced, error " << 100 * error << " %");
@@ -271,4 +271,4 @@ TEST_CASE("compiled runs reserve what their traces did, within 3 %") {
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

@@ -11,7 +11,7 @@
 #include "estimator/price/price.h"
 #include "tests/estimator/llama_job.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 // Llama-3.2-1B shape, untied: 16 layers of 60,821,504 parameters, tables of 262,668,288.
@@ -431,4 +431,4 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   CHECK(rule(job, {.dp = 8, .zero = 1}) == "unsupported: model.head_dim");
 }
 
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan

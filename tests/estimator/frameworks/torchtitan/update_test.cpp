@@ -8,7 +8,7 @@
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
 
-namespace shardplan {
+namespace shardplan::torchtitan {
 namespace {
 
 TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
@@ -24,4 +24,4 @@ TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for al
 }
 
 }  // namespace
-}  // namespace shardplan
+}  // namespace shardplan::torchtitan
