@@ -207,7 +207,7 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
                           gathers               ? experts_group(context)
                           : context.plan.ep > 1 ? context.ep
                                                 : context.etp,
-                          exchange_cost(context, rows));
+                          shardplan::exchange_cost(context, rows));
 }
 
 }  // namespace shardplan::megatron

@@ -1,6 +1,7 @@
 #include "estimator/frameworks/megatron/options.h"
 
 #include "estimator/frameworks/pieces/memory_model.h"
+#include "estimator/ledger/block_rows.h"
 
 namespace shardplan::megatron {
 
