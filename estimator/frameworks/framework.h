@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -140,7 +141,12 @@ struct Framework {
   std::vector<std::string> (*not_counted)(const FrameworkProfile& profile) = nullptr;
 };
 
-const Framework& framework_of(const FrameworkProfile& profile);
+// By MemoryModel.
+extern const std::array<Framework, kMemoryModels.size()> kFrameworks;
+
+inline const Framework& framework_of(const FrameworkProfile& profile) {
+  return kFrameworks[static_cast<std::size_t>(profile.memory_model)];
+}
 
 // Makes it the profile's framework, with its layout.
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model);

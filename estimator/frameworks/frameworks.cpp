@@ -212,20 +212,14 @@ constexpr Framework kDeepspeed = {
     .add_assumptions = deepspeed::add_assumptions,
     .not_counted = deepspeed::not_counted};
 
-// By MemoryModel.
-constexpr std::array kFrameworks = {kMegatron, kMegatronLocal, kNative,   kTorchtitan,
-                                    kNanotron, kDeepspeed,     kFujii2024};
-static_assert(kFrameworks.size() == kMemoryModels.size());
-
 }  // namespace
+
+constinit const std::array<Framework, kMemoryModels.size()> kFrameworks = {
+    kMegatron, kMegatronLocal, kNative, kTorchtitan, kNanotron, kDeepspeed, kFujii2024};
 
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {
   profile.memory_model = memory_model;
   profile.layout = framework_of(profile).layout;
-}
-
-const Framework& framework_of(const FrameworkProfile& profile) {
-  return kFrameworks[static_cast<std::size_t>(profile.memory_model)];
 }
 
 }  // namespace shardplan

@@ -130,17 +130,17 @@ namespace {
 // The same groups of ranks and the same microbatches in them, where rows of blocks do not look at
 // how the state is kept.
 bool has_same_microbatches(const Job& job, const Plan& one, const Plan& other) {
-  const auto buffers = [&](const Plan& plan) {
-    return gathers_by_unit(job, plan) ? std::tuple(plan.zero, plan.grad_dtype)
-                                      : std::tuple(std::int64_t{0}, DType::kFp32);
-  };
   const auto axes = [](const Plan& plan) {
     return std::tie(plan.schedule, plan.micro_batch, plan.sequence_parallel, plan.cp_method,
                     plan.precision, plan.rank_order, plan.dp_replicate, plan.tp, plan.cp, plan.ep,
                     plan.etp, plan.pp, plan.vpp, plan.dp, plan.moe_buffer_factor, plan.recompute,
                     plan.layers_per_chunk);
   };
-  return axes(one) == axes(other) && buffers(one) == buffers(other);
+  if (axes(one) != axes(other)) {
+    return false;
+  }
+  const bool has_same_buckets = one.zero == other.zero && one.grad_dtype == other.grad_dtype;
+  return has_same_buckets || (!gathers_by_unit(job, one) && !gathers_by_unit(job, other));
 }
 
 }  // namespace

@@ -284,8 +284,9 @@ Plan torchtitan_plan(std::int64_t tp, std::int64_t micro_batch, const Recompute&
 
 TEST_CASE("measured torchtitan steps of Llama-3-8B on eight H200 lie within 20 %") {
   Job job = job_on_h200();
+  set_framework(job.profile, MemoryModel::kTorchtitan);
+  job.profile.compile = true;
   job.profile.vocab_multiple = 1;
-  job.profile.cross_entropy = CrossEntropyKind::kUnfused;
   const Recompute none;
   Recompute full;
   full.granularity = RecomputeGranularity::kFull;

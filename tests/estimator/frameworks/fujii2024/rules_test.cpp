@@ -5,7 +5,6 @@
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;
-using namespace shardplan::fujii2024;
 
 TEST_CASE("fujii2024 refuses by name what the paper's formula leaves out") {
   check_refused(

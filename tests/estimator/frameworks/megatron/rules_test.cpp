@@ -6,7 +6,6 @@
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;
-using namespace shardplan::megatron;
 
 TEST_CASE("tp divides the projection of a multi-token prediction module") {
   for (const MemoryModel model : {MemoryModel::kMegatron, MemoryModel::kNative}) {

@@ -9,7 +9,6 @@
 #include "tests/estimator/broken_plans.h"
 
 using namespace shardplan;
-using namespace shardplan::native;
 
 TEST_CASE("native refuses by name what it does not model") {
   check_refused(
