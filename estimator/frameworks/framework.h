@@ -121,11 +121,15 @@ struct Framework {
   // for each of them; else one replica a node, where gradients can be sharded.
   bool gains_by_replicas = false;
 
+  // --- outside the allocator ---
+
   // What the driver counts beside the allocator's segments, of one rank of a stage, and the part of
   // a plan that it looks at besides its groups and schedule.
   void (*add_outside)(const Job& job, const Plan& plan, std::int64_t pp_rank,
                       OutsideParts& parts) = nullptr;
   SeenByOutside (*seen_by_outside)(const Job& job, const Plan& plan) = nullptr;
+
+  // --- answers ---
 
   // A closed formula in place of rows. What it says to fit is a share of the nominal capacity.
   MemoryEstimate (*formula)(const Job& job, const Plan& plan) = nullptr;
