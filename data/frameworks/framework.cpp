@@ -1,5 +1,5 @@
 // Framework profiles: a file selects behaviours and gives numbers; its options are the fields of
-// FrameworkProfile that a user may set.
+// FrameworkProfile that a user may set. What hosts take is read in host_numbers.cpp.
 #include "data/frameworks/framework.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "data/arguments/run_settings.h"
+#include "data/frameworks/host_numbers.h"
 #include "data/frameworks/profile_fields.h"
 #include "data/read/count_word.h"
 #include "data/read/json_message.h"
@@ -164,6 +165,7 @@ ProfileFile read_profile(const Library& library, const std::string& framework) {
   result.profile.version = reader.string("version");
   reader.string("source");
   read_declarations(reader, source.file, result);
+  read_host_numbers(reader, source.file, result.profile);
   reader.finish();
   return result;
 }

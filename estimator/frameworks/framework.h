@@ -152,7 +152,7 @@ inline const Framework& framework_of(const FrameworkProfile& profile) {
   return kFrameworks[static_cast<std::size_t>(profile.memory_model)];
 }
 
-// Makes it the profile's framework, with its layout.
+// Makes it the profile's framework, with its layout and without numbers of hosts.
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model);
 
 }  // namespace shardplan

@@ -220,6 +220,7 @@ constinit const std::array<Framework, kMemoryModels.size()> kFrameworks = {
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {
   profile.memory_model = memory_model;
   profile.layout = framework_of(profile).layout;
+  profile.host = nullptr;
 }
 
 }  // namespace shardplan

@@ -181,7 +181,7 @@ struct ClusterSpec {
   // with two sockets of eight channels of DDR4-3200.
   double host_memory_bytes_per_s = 51.2e9;
   // Time that Python on this host takes to launch work, over that of a DGX H100 (two Xeon Platinum
-  // 8480C), as Megatron-LM's tests there took it (megatron/host.cpp).
+  // 8480C), as Megatron-LM's tests there took it (data/frameworks/megatron.json).
   double host_slowdown = 1;
   double intra_node_latency_s = 0;  // of one step of a collective inside the NVLink domain
   double inter_node_latency_s = 0;  // of one step across it

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace shardplan {
 // Which framework: an index of the rows of estimator/frameworks, which alone name its values
 // (frameworks/pieces/memory_model.h).
 enum class MemoryModel : std::uint8_t;
+
+struct HostTables;  // host_table.h
 
 enum class SwigluKind {
   kFused,    // fc1 output kept, gate and product in one kernel: 6f bytes per token kept
@@ -267,6 +270,7 @@ struct FrameworkProfile {
                             .reduces_whole_experts_as_dense = true,
                             .experts_vary_by_chance = true,
                             .fuses_norms_into_linears = true};
+  std::shared_ptr<const HostTables> host;  // none: hosts launch in no time
 
   // Options: declared in the profile's file with type, default and source; a case line may set
   // them.

@@ -8,10 +8,6 @@
 namespace shardplan {
 namespace {
 
-const HostTable* table_of(const FrameworkProfile& profile, const HostLaunches& host) {
-  return host.table != nullptr ? host.table(profile) : nullptr;
-}
-
 double shardings_per_microbatch(const Job& job, const Plan& plan, const HostLaunches& host) {
   return host.shardings_per_microbatch != nullptr ? host.shardings_per_microbatch(job, plan) : 0;
 }
@@ -64,6 +60,13 @@ double checkpoints(const RecomputeModules& chosen, const LayerHost& host) {
 
 }  // namespace
 
+const HostTable* host_table(const FrameworkProfile& profile) {
+  if (profile.host == nullptr) {
+    return nullptr;
+  }
+  return profile.compiles_layers() ? &profile.host->compiled : &profile.host->eager;
+}
+
 double host_factor(const Job& job, const HostTable& table) {
   return job.cluster.host_slowdown / table.host_slowdown;
 }
@@ -93,11 +96,11 @@ HostCost eager_launches(const Job& job, const Plan& plan, const LayerSpec& layer
   add(cost, shardings_per_microbatch(job, plan, host), table.sharded);
   add(cost, 1, split_launches(table, plan));
   if (host.layer_hooks != nullptr) {
-    add(cost, 1, host.layer_hooks(job, plan, layer));
+    add(cost, 1, host.layer_hooks(job, plan, layer, table));
   }
   add(cost, job.model.qk_norm ? 1 : 0, table.head_norms);
   if (host.latent_and_shared != nullptr) {
-    add(cost, 1, host.latent_and_shared(job, layer));
+    add(cost, 1, host.latent_and_shared(job, layer, table));
   }
   add(cost, plan.precision == Precision::kFp8 ? 1 : 0, table.fp8);
   return cost;
@@ -124,7 +127,7 @@ HostCost expert_launches(const Job& job, const Plan& plan, const HostTable& tabl
 
 HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer,
                    const HostLaunches& host) {
-  const HostTable* table = table_of(job.profile, host);
+  const HostTable* table = host_table(job.profile);
   return table == nullptr
              ? HostCost{}
              : scaled(host_factor(job, *table), launches(job, plan, layer, host, *table));
@@ -135,15 +138,20 @@ LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer,
   constexpr std::int64_t kBothNorms = 2;
   LayerHost of_layer{.launches = host_cost(job, plan, layer, host),
                      .chosen_by_operator = {},
-                     .checkpoint_s = host.checkpoint_s * job.cluster.host_slowdown / kMeasuringHost,
+                     .checkpoint_s = 0,
                      .modules = modules_of(job, layer),
                      .separate_norms = host.separate_norms != nullptr
                                            ? host.separate_norms(job, layer)
                                            : kBothNorms,
                      .waits = job.profile.launch_blocking,
                      .combines = layer.is_moe && job.profile.overlap_moe_expert_parallel_comm};
-  const HostTable* table = table_of(job.profile, host);
-  if (table != nullptr && host.chosen_by_operator != nullptr) {
+  const HostTable* table = host_table(job.profile);
+  if (table == nullptr) {
+    return of_layer;
+  }
+  of_layer.checkpoint_s =
+      table->checkpoint_s * job.cluster.host_slowdown / table->checkpoint_host_slowdown;
+  if (host.chosen_by_operator != nullptr) {
     of_layer.chosen_by_operator =
         host.chosen_by_operator(job, plan, layer, of_layer.launches, *table);
   }
@@ -169,7 +177,7 @@ HostCost host_replay_cost(const Recompute& recompute, const LayerHost& host) {
 
 HostCost host_cost_of_ends(const Job& job, const Plan& plan, const HostLaunches& host) {
   HostCost cost;
-  const HostTable* table = table_of(job.profile, host);
+  const HostTable* table = host_table(job.profile);
   if (table == nullptr) {
     return cost;
   }
@@ -178,18 +186,20 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan, const HostLaunches&
     add(cost, shardings_per_microbatch(job, plan, host), table->sharded_ends);
   }
   if (host.end_hooks != nullptr) {
-    add(cost, 1, host.end_hooks(job, plan));
+    add(cost, 1, host.end_hooks(job, plan, *table));
   }
   return scaled(host_factor(job, *table), cost);
 }
 
 HostCost host_cost_of_pass(const Job& job, const Plan& plan, const HostLaunches& host) {
+  const HostTable* table = host_table(job.profile);
   const bool interleaves = plan.vpp > 1 && !launches_once(job.profile, host);
-  return interleaves ? scaled(job.cluster.host_slowdown, host.chunk_pass) : HostCost{};
+  return table != nullptr && interleaves ? scaled(job.cluster.host_slowdown, table->chunk_pass)
+                                         : HostCost{};
 }
 
-double host_update_s(const Job& job, const Plan& plan, const HostLaunches& host) {
-  const HostTable* table = table_of(job.profile, host);
+double host_update_s(const Job& job, const Plan& plan) {
+  const HostTable* table = host_table(job.profile);
   if (table == nullptr) {
     return 0;
   }

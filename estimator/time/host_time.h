@@ -1,5 +1,6 @@
 // Seconds that the host needs to launch a layer's kernels: where they exceed what the GPU needs,
-// the host decides the speed. The numbers are each framework's, by host_launches.h.
+// the host decides the speed. The numbers are those of the profile's HostTables; how a framework
+// adds up its own is host_launches.h.
 #pragma once
 
 #include "estimator/plan/job.h"
@@ -35,9 +36,12 @@ HostCost host_cost_of_ends(const Job& job, const Plan& plan, const HostLaunches&
 HostCost host_cost_of_pass(const Job& job, const Plan& plan, const HostLaunches& host);
 
 // Clipping and optimizer, per layer on this rank: a mean where some have experts.
-double host_update_s(const Job& job, const Plan& plan, const HostLaunches& host);
+double host_update_s(const Job& job, const Plan& plan);
 
 // --- how a framework adds up its own ---
+
+// The numbers of the layers that the profile runs, eager or compiled; nullptr: none were measured.
+const HostTable* host_table(const FrameworkProfile& profile);
 
 // What the host of this cluster takes over that on which the table was measured.
 double host_factor(const Job& job, const HostTable& table);

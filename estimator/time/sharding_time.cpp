@@ -152,7 +152,7 @@ double exposed_data_parallel_s(const Job& job, const Plan& plan, const UpdateTim
 double optimizer_s(const Job& job, const Plan& plan, const UpdateTimes& times,
                    const ShardingGroups& groups, const RankParameters& rank) {
   const double layers = number(std::ssize(job.model.layers)) / number(plan.pp);
-  const double host_s = layers * host_update_s(job, plan, times.host);
+  const double host_s = layers * host_update_s(job, plan);
   if (times.matrix_step_s != nullptr) {
     if (const std::optional<double> step_s = times.matrix_step_s(job, plan, groups, rank, host_s)) {
       return *step_s;

@@ -9,7 +9,6 @@
 #include "estimator/plan/parameters.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/time/elementwise.h"
-#include "estimator/time/host_launches.h"
 #include "estimator/time/overlap_time.h"
 
 namespace shardplan {
@@ -92,8 +91,6 @@ struct UpdatedElements {
 
 // One row a framework.
 struct UpdateTimes {
-  const HostLaunches& host;  // of the host that clips and steps
-
   // --- gathers and reductions ---
 
   // Copy engines gather parameters, where they reach all members of a group.

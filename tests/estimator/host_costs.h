@@ -4,6 +4,7 @@
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/host_time.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 
@@ -30,10 +31,6 @@ inline HostCost host_cost_of_pass(const Job& job, const Plan& plan) {
   return host_cost_of_pass(job, plan, launches_of(job));
 }
 
-inline double host_update_s(const Job& job, const Plan& plan) {
-  return host_update_s(job, plan, launches_of(job));
-}
-
 inline double both(const HostCost& cost) {
   return cost.forward_s + cost.backward_s;
 }
@@ -41,7 +38,7 @@ inline double both(const HostCost& cost) {
 inline Job titan() {
   Job job;
   job.model.layers.resize(2);
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   job.cluster.host_slowdown = kMachine;
   return job;
 }
@@ -49,7 +46,7 @@ inline Job titan() {
 inline Job transformer_engine() {
   Job job;
   job.model.layers.resize(2);
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   return job;
 }
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "search/space/default_space.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 
@@ -105,6 +105,7 @@ Job llama_405b_job(std::int64_t nodes) {
   job.model = llama(126, 16384, 53248, 128);
   job.cluster = cluster_of(nodes, 8);
   job.profile.name = "megatron";
+  measure_host(job.profile);
   job.sequence_length = 8192;
   job.global_batch = 2048;
   return job;
@@ -118,6 +119,7 @@ Job llama_8b_job() {
   job.cluster.gpu.memory_bytes = 150'109'880'320;
   job.cluster.gpu.memory_bytes_per_s = 4.8e12;
   job.profile.name = "megatron";
+  measure_host(job.profile);
   job.sequence_length = 8192;
   job.global_batch = 64;
   return job;
@@ -129,7 +131,7 @@ Job random_small_job(std::mt19937_64& random) {
                     one_of(random, {512, 1024}), one_of(random, {4, 8}));
   job.model.num_kv_heads = one_of(random, {2, 4});
   job.model.vocab = one_of(random, {1000, 4096});
-  set_framework(job.profile, kMemoryModels[random() % kMemoryModels.size()].value);
+  set_measured_framework(job.profile, kMemoryModels[random() % kMemoryModels.size()].value);
   job.profile.name = std::string(name_of(job.profile.memory_model));
   const bool is_plain = job.profile.memory_model == MemoryModel::kTorchtitan;
   job.model.tied_embeddings = random() % 2 == 0 && !is_plain;

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
-#include "estimator/frameworks/deepspeed/host.h"
 #include "estimator/frameworks/deepspeed/partitioned.h"
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/pieces/adamw_kernels.h"
@@ -158,8 +157,7 @@ double offloaded_step_s(const Job& job, const Plan& plan, const UpdatedElements&
 
 }  // namespace
 
-constinit const UpdateTimes kUpdate = {.host = kHost,
-                                       .add_copies = add_copies,
+constinit const UpdateTimes kUpdate = {.add_copies = add_copies,
                                        .exposed_s = exposed_s,
                                        .step_kernels = step_kernels,
                                        .buffer_kernels = buffer_kernels,

@@ -8,6 +8,7 @@ namespace shardplan::megatron {
 
 extern const HostLaunches kHost;       // with Transformer Engine's layers
 extern const HostLaunches kLocalHost;  // with the local layer spec
+extern const HostLaunches kPaperHost;  // of which Muon alone was measured
 
 // Muon's update of one matrix.
 double host_orthogonalize_s(const Job& job);

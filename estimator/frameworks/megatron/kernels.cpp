@@ -234,7 +234,7 @@ constinit const BlockKernels kLocalKernels = {.host = kLocalHost,
                                               .table_gradient = table_gradient,
                                               .loss = local_loss_kernels};
 
-constinit const BlockKernels kPaperKernels = {.host = kUnmeasuredHost,
+constinit const BlockKernels kPaperKernels = {.host = kPaperHost,
                                               .layer = paper_layer_kernels,
                                               .weight_gradient = plain_weight_gradient,
                                               .expert_exchange = expert_exchange,

@@ -5,7 +5,6 @@
 
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/fsdp.h"
-#include "estimator/frameworks/megatron/host.h"
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/pieces/adamw_kernels.h"
@@ -164,8 +163,7 @@ std::optional<double> local_muon_step_s(const Job& job, const Plan& plan,
 
 }  // namespace
 
-constinit const UpdateTimes kUpdate = {.host = kHost,
-                                       .gathered_bytes = gathered_bytes,
+constinit const UpdateTimes kUpdate = {.gathered_bytes = gathered_bytes,
                                        .add_copies = add_copies,
                                        .layer_shares = fsdp_shares,
                                        .exposed_zero_3_s = exposed_fsdp_s,
@@ -176,8 +174,7 @@ constinit const UpdateTimes kUpdate = {.host = kHost,
                                        .offloaded_step_s = offloaded_step_s,
                                        .matrix_step_s = engine_muon_step_s};
 
-constinit const UpdateTimes kLocalUpdate = {.host = kLocalHost,
-                                            .gathered_bytes = gathered_bytes,
+constinit const UpdateTimes kLocalUpdate = {.gathered_bytes = gathered_bytes,
                                             .add_copies = add_copies,
                                             .gathers_updated = divides_muon,
                                             .step_kernels = adamw_kernels,
@@ -185,8 +182,7 @@ constinit const UpdateTimes kLocalUpdate = {.host = kLocalHost,
                                             .offloaded_step_s = offloaded_step_s,
                                             .matrix_step_s = local_muon_step_s};
 
-constinit const UpdateTimes kPaperUpdate = {.host = kUnmeasuredHost,
-                                            .gathered_bytes = gathered_bytes,
+constinit const UpdateTimes kPaperUpdate = {.gathered_bytes = gathered_bytes,
                                             .add_copies = add_copies,
                                             .gathers_updated = divides_muon,
                                             .step_kernels = engine_step_kernels,

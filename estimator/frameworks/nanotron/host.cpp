@@ -1,20 +1,20 @@
 #include "estimator/frameworks/nanotron/host.h"
 
+#include <array>
+
 namespace shardplan::nanotron {
 namespace {
 
-// An eager layer with norms and rotary embedding in Triton, and what the accumulator does with
-// its gradients: 5.0 ms from models of 2 and 6 layers (data/measured/nanotron_h200.jsonl,
-// nano-host-...), 3.3 on another machine; between them, divided as Megatron-core's local layers'.
-// Collectives 40 a call.
-constexpr HostTable kTable = {.host_slowdown = kMeasuringHost,
-                              .layer = microseconds(1600, 2600),
-                              .tensor_parallel = microseconds(160, 240),
-                              .ends = microseconds(1500, 2000),
-                              .update_s = 900 * kMicro};
+constexpr auto kNumbers = std::to_array<HostNumber>({
+    {.name = "host_slowdown", .member = &HostTable::host_slowdown, .is_seconds = false},
+    {.name = "layer", .member = &HostTable::layer},
+    {.name = "tensor_parallel", .member = &HostTable::tensor_parallel},
+    {.name = "ends", .member = &HostTable::ends},
+    {.name = "update", .member = &HostTable::update_s},
+});
 
 }  // namespace
 
-constinit const HostLaunches kHost = {.table = [](const FrameworkProfile&) { return &kTable; }};
+constinit const HostLaunches kHost = {.numbers = kNumbers};
 
 }  // namespace shardplan::nanotron

@@ -1,6 +1,5 @@
 #include "estimator/frameworks/nanotron/update.h"
 
-#include "estimator/frameworks/nanotron/host.h"
 #include "estimator/frameworks/pieces/adamw_kernels.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
@@ -27,7 +26,7 @@ KernelBytes buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t re
 
 }  // namespace
 
-constinit const UpdateTimes kUpdate = {
-    .host = kHost, .step_kernels = step_kernels, .buffer_kernels = buffer_kernels};
+constinit const UpdateTimes kUpdate = {.step_kernels = step_kernels,
+                                       .buffer_kernels = buffer_kernels};
 
 }  // namespace shardplan::nanotron

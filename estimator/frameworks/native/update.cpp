@@ -49,8 +49,7 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
 
 // A backward pass of ZeRO 3 gathers layers alone: the head's gradient is taken in the forward pass
 // and the embedding's needs no weights.
-constinit const UpdateTimes kUpdate = {.host = kUnmeasuredHost,
-                                       .moves_by_copies = true,
+constinit const UpdateTimes kUpdate = {.moves_by_copies = true,
                                        .add_copies = add_copies,
                                        .regathers_layers = true,
                                        .exposed_s = exposed_s,

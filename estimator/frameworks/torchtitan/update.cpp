@@ -55,8 +55,7 @@ KernelBytes step_kernels(const Job& job, const Plan& plan) {
 
 }  // namespace
 
-constinit const UpdateTimes kUpdate = {.host = kHost,
-                                       .has_wide_collectives = true,
+constinit const UpdateTimes kUpdate = {.has_wide_collectives = true,
                                        .num_collectives = num_collectives,
                                        .add_copies = add_copies,
                                        .gathers_once = gathers_once,

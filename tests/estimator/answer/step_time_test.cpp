@@ -10,12 +10,12 @@
 #include "estimator/answer/model_times.h"
 #include "estimator/answer/pipeline_step.h"
 #include "estimator/estimate.h"
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_time.h"
 #include "tests/estimator/host_costs.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 namespace {
@@ -117,7 +117,7 @@ TEST_CASE(
 // Megatron-LM core_v0.16.1 core/pipeline_parallel/p2p_communication.py, batch_p2p_sync.
 TEST_CASE("what the host does around a chunk's pass hides behind the GPU where sends do") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   const Plan plan = {.pp = 2, .vpp = 2, .schedule = Schedule::kInterleaved1F1B};
   const GroupShape pp = {.size = 2, .ranks_per_domain = 2, .ranks_per_node = 2};
   const auto sends_s = [&](bool overlaps, double slowdown) {
@@ -284,7 +284,7 @@ Plan torchtitan_plan(std::int64_t tp, std::int64_t micro_batch, const Recompute&
 
 TEST_CASE("measured torchtitan steps of Llama-3-8B on eight H200 lie within 20 %") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   job.profile.compile = true;
   job.profile.vocab_multiple = 1;
   const Recompute none;

@@ -1,12 +1,12 @@
 // Attention under context parallelism: blocks of queries on keys, counted by hand.
 #include "estimator/time/attention_calls.h"
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 
 #include "estimator/answer/model_times.h"
 #include "estimator/time/efficiency.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 namespace {
@@ -21,7 +21,7 @@ Job job_at_one_rate() {
   job.model.num_heads = 32;
   job.model.num_kv_heads = 8;
   job.model.head_dim = 128;
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   AttentionCurve curve;
   curve.head_dim = 128;
   curve.forward = {{.size = 1024, .value = kRate}};
@@ -113,7 +113,7 @@ TEST_CASE("rectangles run at the rate of triangles with as many keys in the mean
 // runs them at the rate of triangles of four times the keys, backward of the queries.
 TEST_CASE("rectangles that no mask cuts off run at the rate of longer triangles") {
   Job job = job_at_one_rate();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   const auto halved_from = [&](double length) {
     AttentionCurve& curve = job.cluster.gpu.times->attention.front();
     curve.forward = {{.size = length, .value = kRate}, {.size = length + 1, .value = kRate / 2}};
@@ -134,7 +134,7 @@ TEST_CASE("rectangles that no mask cuts off run at the rate of longer triangles"
 // two chunks each.
 TEST_CASE("chunks cost what as many sequences of their length do, and cp its share of it") {
   Job job = job_at_one_rate();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   AttentionCurve& curve = job.cluster.gpu.times->attention.front();
   curve.forward = {{.size = 1024, .value = kRate / 2}, {.size = 8192, .value = kRate}};
   const LayerSpec chunked = {.attention_window = 1024, .attends_in_chunks = true};
@@ -156,7 +156,7 @@ TEST_CASE("our own backward kernels add up gradients on gathered keys, at a lowe
   job.cluster.gpu.compute_capability = 90;
   CHECK(calls_of(job, plan).backward_s == doctest::Approx(by_cudnn_s / kOwnBackwardShare.value));
   CHECK(calls_of(job, {.cp = 8}).backward_s == ring_s);
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   CHECK(calls_of(job, plan).backward_s == doctest::Approx(by_cudnn_s));
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("calls of few heads end unevenly: our trainer's are of one sequence") 
                .backward = {{.size = 1024, .value = kRate / 2}}};
   const Plan plan = {.cp = 8, .micro_batch = 4, .cp_method = CpMethod::kAllGather};
   const double native_s = calls_of(job, plan).forward_s;
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   CHECK(calls_of(job, plan).forward_s < native_s);
 }
 

@@ -1,6 +1,5 @@
 // Blocks: FLOP counts by hand, laws of every axis, agreement with the parameter counts.
 #include "estimator/time/block_time.h"
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
@@ -12,6 +11,7 @@
 #include "estimator/time/model_flops.h"
 #include "tests/estimator/host_costs.h"
 #include "tests/estimator/llama_job.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 namespace {
@@ -155,7 +155,7 @@ TEST_CASE("what is multiplied in fp8 is gathered in fp8 and reduced in bf16, but
   CHECK(latent.forward_tp_s == doctest::Approx(gather_s + latents_s + 2 * whole_s));
   CHECK(latent.backward_tp_s == doctest::Approx(3 * gather_s + 2 * latents_s + whole_s));
   job.model = job_on_h200().model;
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   CHECK(layer_time(job, plan, {}).forward_tp_s == doctest::Approx(4 * whole_s));
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("hops of the ring hide behind attention, all but the gradients' way ho
 TEST_CASE("gradients of the ring hide beside one sequence of the microbatch at once") {
   Job job = job_on_h200();
   job.cluster.intra_node_latency_s = 0;  // which one larger transfer pays once
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   const auto visible_s = [&](CpOverlap overlap, std::int64_t micro_batch) {
     job.profile.cp_overlap = overlap;
     return layer_time(job, {.cp = 8, .micro_batch = micro_batch}, {}).backward_cp_s;
@@ -228,7 +228,7 @@ TEST_CASE("our trainer gathers keys of one sequence beside attention of another"
   job.sequence_length = 65536;
   job.profile.cp_overlap = CpOverlap::kSequences;
   const auto gather_s = [&](MemoryModel framework, std::int64_t micro_batch) {
-    set_framework(job.profile, framework);
+    set_measured_framework(job.profile, framework);
     const Plan plan = {.cp = 4, .micro_batch = micro_batch, .cp_method = CpMethod::kAllGather};
     return layer_time(job, plan, {}).forward_cp_s;
   };
@@ -241,7 +241,7 @@ TEST_CASE("our trainer gathers keys of one sequence beside attention of another"
 
 TEST_CASE("attention without fusion computes the square and moves 8 and 14 bytes a score") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   job.cluster.gpu.bf16_flops_per_s = 1e30;  // memory alone
   job.sequence_length = 2048;
   job.model.layers.resize(1);
@@ -329,7 +329,7 @@ TEST_CASE("shared experts on a stream of their own hide exchanges, as long as th
 TEST_CASE("a loss in pieces multiplies the head in pieces: the same FLOPs, no less time") {
   Job job = job_on_h200();
   const ModelTimes whole = model_times(job, {});
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   job.profile.cross_entropy_chunks = 1;
   const double once_s = model_times(job, {}).head.forward_s;
   job.profile.cross_entropy_chunks = 24;  // 8192 = 23 * 342 + 326
@@ -394,7 +394,7 @@ TEST_CASE("the all-gather dispatcher moves all tokens of etp x ep, whatever topk
 
 TEST_CASE("the native trainer's replay leaves out the last product of every group") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   Plan plan;
   plan.recompute = {.granularity = RecomputeGranularity::kFull};
   const auto left_out_s = [&] {
@@ -416,7 +416,7 @@ TEST_CASE("the native trainer's replay leaves out the last product of every grou
 // come back up to their activations.
 TEST_CASE("selective recomputation of the native trainer costs what it writes again") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   Plan plan;
   plan.recompute.granularity = RecomputeGranularity::kSelective;
   const auto recompute_s = [&](bool RecomputeModules::*module) {
@@ -432,7 +432,7 @@ TEST_CASE("selective recomputation of the native trainer costs what it writes ag
         doctest::Approx(2 * moving_s(2, job.model.hidden)));
   CHECK(recompute_s(&RecomputeModules::mlp) == doctest::Approx(moving_s(1, job.model.ffn)));
   job = moe_job();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   const MoeSpec& moe = job.model.moe;
   CHECK(recompute_s(&RecomputeModules::moe_act) ==
         doctest::Approx(moving_s(moe.topk, moe.expert_ffn)));
@@ -447,7 +447,7 @@ TEST_CASE("selective recomputation of the native trainer costs what it writes ag
 
 TEST_CASE("torchtitan runs FlashAttention 2 where its version of PyTorch prefers that") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   const double cudnn_s = layer_time(job, {}, {}).forward_s;
   job.profile.attention_backend = AttentionBackend::kFlash;
   const double flash_s = layer_time(job, {}, {}).forward_s;
@@ -487,7 +487,7 @@ TEST_CASE("full recomputation replays the forward, selective choices replay thei
 
 TEST_CASE("torchtitan's policy of every second layer replays half of them; others need a name") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   Plan plan = {.tp = 2, .sequence_parallel = true};
   plan.recompute.granularity = RecomputeGranularity::kSelective;
   plan.recompute.policy = "every_second_layer";
@@ -499,20 +499,20 @@ TEST_CASE("torchtitan's policy of every second layer replays half of them; other
 
 TEST_CASE("launch costs show only where the GPU is faster than the host, each direction alone") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   CHECK(layer_time(job, {}, {}).host_s() == 0);
   job.sequence_length = 128;
   const BlockTime small = layer_time(job, {}, {});
   const HostCost host = host_cost(job, {}, {});
   CHECK(small.forward_host_s == doctest::Approx(host.forward_s - small.forward_total_s()));
   CHECK(small.backward_host_s == doctest::Approx(host.backward_s - small.backward_total_s()));
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   CHECK(layer_time(job, {}, {}).host_s() == 0);
 }
 
 TEST_CASE("a host that waits for each kernel adds all its time, and nobody else's changes") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   Plan plan = {.tp = 2};
   plan.recompute.granularity = RecomputeGranularity::kFull;
   const BlockTime free = layer_time(job, plan, {});
@@ -530,7 +530,7 @@ TEST_CASE("a host that waits for each kernel adds all its time, and nobody else'
 
 TEST_CASE("the host replays what the GPU replays, and only where a layer is replayed") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kMegatronLocal);
+  set_measured_framework(job.profile, MemoryModel::kMegatronLocal);
   job.sequence_length = 128;
   Plan plan;
   plan.recompute.granularity = RecomputeGranularity::kFull;

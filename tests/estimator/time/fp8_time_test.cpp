@@ -3,9 +3,9 @@
 
 #include "data/read/library.h"
 #include "estimator/answer/model_times.h"
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_work.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 namespace {
@@ -61,7 +61,7 @@ TEST_CASE("a layer of our own trainer moves 2.2 GB forward and 4.3 GB backward t
 // Transformer Engine rounds inputs and gradients of every microbatch, and weights of the first.
 TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
   Job job = job_of_equal_products();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   job.profile.fp8_recipe = Fp8Recipe::kDelayed;
   const Plan plan = {.precision = Precision::kFp8};
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
@@ -83,7 +83,7 @@ TEST_CASE("Transformer Engine rounds weights to fp8 once a step") {
 // of data/measured/fp8_products_h100.csv, the 2 bytes of each factor once more.
 TEST_CASE("Transformer Engine's current scaling reads every factor once more than delayed does") {
   Job job = job_of_equal_products();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   const Plan plan = {.precision = Precision::kFp8};
   const ProductShape shape = {.m = 8192, .n = 14336, .k = 4096};
   const auto bytes = [&](Fp8Recipe recipe, double BlockTime::*pass) {
@@ -101,7 +101,7 @@ TEST_CASE("Transformer Engine's current scaling reads every factor once more tha
 // 1.26 times as long.
 TEST_CASE("products with a scale for 128 values take a fifth longer on Hopper") {
   Job job = job_of_equal_products();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   const Plan plan = {.precision = Precision::kFp8};
   const auto seconds = [&](Fp8Recipe recipe, const ProductShape& shape) {
     job.profile.fp8_recipe = recipe;

@@ -1,18 +1,18 @@
 // What hosts need to launch layers: laws of every framework.
 #include "estimator/time/host_time.h"
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 
 #include "tests/estimator/host_costs.h"
+#include "tests/measured_host.h"
 
 namespace shardplan {
 namespace {
 
 TEST_CASE("our own trainer is not bound by the host") {
   Job job;
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   CHECK(both(host_cost(job, {.tp = 2}, {})) == 0);
   CHECK(both(host_cost_of_ends(job, {})) == 0);
   CHECK(host_update_s(job, {}) == 0);

@@ -83,7 +83,7 @@ std::vector<std::string> arguments_of(const Malformed& row, const std::string& o
       {"cluster",
        "estimate --model llama3-8b --sequence-length 8192 --global-batch 64 --tp 8 --format json "
        "--out {OUT}/result --cluster"},
-      {"framework", "list --data {FIXTURES} options"},
+      {"framework", "list --data {FIXTURES} --out {OUT}/result options"},
       {"case", "batch --format json --out {OUT}/result"},
   };
   std::string line = commands.at(row.kind) + " ";

@@ -3,16 +3,16 @@
 
 #include <doctest/doctest.h>
 
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/host_costs.h"
+#include "tests/measured_host.h"
 
 namespace shardplan::deepspeed {
 namespace {
 
 TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more ranks") {
   Job job;
-  set_framework(job.profile, MemoryModel::kDeepspeed);
+  set_measured_framework(job.profile, MemoryModel::kDeepspeed);
   job.cluster.host_slowdown = kMachine;
   job.model.hidden = 256;
   job.model.ffn = 512;
@@ -43,7 +43,7 @@ TEST_CASE("ZeRO-3 costs the host more for weights that it divides, and for more 
 // data/measured/deepspeed_h200.jsonl, ds-host-...: four microbatches of a model 256 wide.
 TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   Job job;
-  set_framework(job.profile, MemoryModel::kDeepspeed);
+  set_measured_framework(job.profile, MemoryModel::kDeepspeed);
   job.cluster.host_slowdown = kMachine;
   const auto step_s = [&](std::int64_t zero, double layers) {
     const Plan plan{.zero = zero};

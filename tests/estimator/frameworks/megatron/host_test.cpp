@@ -1,7 +1,6 @@
 // Hosts that launch Megatron-core: steps of Megatron-LM's tests, and models so small that the host
 // decides.
 #include "estimator/frameworks/megatron/host.h"
-#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -9,13 +8,14 @@
 
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/host_costs.h"
+#include "tests/measured_host.h"
 
 namespace shardplan::megatron {
 namespace {
 
 TEST_CASE("experts that run one after the other cost the host for each; ep divides them") {
   Job job;
-  set_framework(job.profile, MemoryModel::kMegatronLocal);
+  set_measured_framework(job.profile, MemoryModel::kMegatronLocal);
   job.model.moe = {.num_experts = 32, .topk = 4, .expert_ffn = 1024};
   const double dense = both(host_cost(job, {}, {}));
   const double all = both(host_cost(job, {}, {.is_moe = true}));

@@ -1,6 +1,5 @@
 // Megatron-core's update, on the GPU and on the host, and what Megatron-FSDP leaves visible.
 #include "estimator/frameworks/megatron/update.h"
-#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +7,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
+#include "tests/measured_host.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 // the ranks. Two profiles on H200, of models of 2.80 and 3.81 billion parameters on one rank.
 TEST_CASE("Megatron-core's update moves 50 bytes per parameter and took what was measured") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kMegatron);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   job.cluster.gpus_per_node = 1;
   job.cluster.gpu.times.emplace().copy_bytes_per_s = 4.225e12;
   const auto seconds = [&](const Plan& plan, std::int64_t parameters) {

@@ -1,6 +1,5 @@
 // Our own trainer's update: what one parameter moves, and what hides behind units.
 #include "estimator/frameworks/native/update.h"
-#include "estimator/frameworks/framework.h"
 
 #include <doctest/doctest.h>
 
@@ -12,13 +11,14 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
+#include "tests/measured_host.h"
 
 namespace shardplan::native {
 namespace {
 
 TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO divides them") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   const LocalParameters parameters = {.dense = 1'000'000'000, .expert = 0};
   const double whole_s = 34e9 / (4.8e12 * 0.85);
   const auto seconds = [&](std::int64_t zero) {
@@ -32,7 +32,7 @@ TEST_CASE("AdamW in fp32 with bf16 weights moves 34 bytes per parameter, ZeRO di
 
 TEST_CASE("our trainer's gradients and weights wait behind the step unless units overlap") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   const auto exposed = [&](bool reduces, bool gathers, std::int64_t zero) {
     job.profile.overlap_grad_reduce = reduces;
     job.profile.overlap_param_gather = gathers;
@@ -51,7 +51,7 @@ TEST_CASE("our trainer's gradients and weights wait behind the step unless units
 
 TEST_CASE("the native trainer gathers layers for both passes and sums replicas once a step") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   job.cluster.nodes = 2;
   Plan plan = {.dp_replicate = 2, .zero = 3};
   const RankUpdate update = rank_update(
@@ -75,7 +75,7 @@ TEST_CASE("the native trainer gathers layers for both passes and sums replicas o
 TEST_CASE(
     "a backward pass gathers neither the ends of the model nor, without stages, its last layer") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kNative);
+  set_measured_framework(job.profile, MemoryModel::kNative);
   const auto regathered = [&](const Plan& plan) {
     std::vector<std::int64_t> dense;
     for (const RankParameters& rank : rank_parameters(

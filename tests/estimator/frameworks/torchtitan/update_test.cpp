@@ -1,19 +1,19 @@
 // FSDP2's collectives.
 #include "estimator/frameworks/torchtitan/update.h"
-#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 
 #include <doctest/doctest.h>
 
 #include "tests/estimator/llama_job.h"
 #include "tests/estimator/rank_updates.h"
+#include "tests/measured_host.h"
 
 namespace shardplan::torchtitan {
 namespace {
 
 TEST_CASE("FSDP2 pays the steps of its rings for every layer, ZeRO 1 once for all") {
   Job job = job_on_h200();
-  set_framework(job.profile, MemoryModel::kTorchtitan);
+  set_measured_framework(job.profile, MemoryModel::kTorchtitan);
   const auto gather_s = [&](std::int64_t zero, double latency_s) {
     const Plan plan = {.zero = zero};
     job.cluster.intra_node_latency_s = latency_s;

@@ -1,0 +1,84 @@
+#include "data/frameworks/host_numbers.h"
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "data/read/json_message.h"
+#include "estimator/frameworks/framework.h"
+#include "estimator/plan/host_table.h"
+#include "estimator/plan/memory_estimate.h"
+
+namespace shardplan {
+namespace {
+
+// {"forward": 830, "backward": 1330}, of which a factor may leave a part.
+HostCost read_microseconds(const JsonValue& value, const std::string& file, double factor) {
+  constexpr double kMost = 1e6;
+  ObjectReader reader(value, file);
+  const HostCost cost = {.forward_s = factor * reader.number("forward", 0, kMost) * kMicro,
+                         .backward_s = factor * reader.number("backward", 0, kMost) * kMicro};
+  reader.finish();
+  return cost;
+}
+
+double read_plain_number(ObjectReader& reader, const HostNumber& number) {
+  return number.is_seconds ? reader.number("microseconds", 0, 1e6) * kMicro
+                           : reader.number("value", 1e-3, 1e3);
+}
+
+void read_origin(ObjectReader& reader) {
+  const std::string word = reader.string("origin");
+  if (std::ranges::find(kOriginNames, word) == kOriginNames.end()) {
+    throw reader.error(
+        "origin", "found \"" + shown(word, Encoding::kUtf8) + "\", expected one of " +
+                      joined(std::vector<std::string>(kOriginNames.begin(), kOriginNames.end())));
+  }
+  reader.string("source");
+}
+
+void read_number(const HostNumber& number, const JsonValue& value, const std::string& file,
+                 HostTable& table) {
+  ObjectReader reader(value, file);
+  if (const auto* cost = std::get_if<HostCost HostTable::*>(&number.member)) {
+    const double factor = reader.number_or("factor", 1, 0, 1);
+    table.*(*cost) = read_microseconds(reader.value("microseconds"), file, factor);
+  } else {
+    table.*std::get<double HostTable::*>(number.member) = read_plain_number(reader, number);
+  }
+  read_origin(reader);
+  reader.finish();
+}
+
+void read_table(std::string_view key, ObjectReader& reader, const std::string& file,
+                std::span<const HostNumber> numbers, bool is_version, HostTable& table) {
+  if (numbers.empty() || (is_version && !reader.has(key))) {
+    return;
+  }
+  ObjectReader members(reader.value(key), file);
+  for (const HostNumber& number : numbers) {
+    if (!is_version || members.has(number.name)) {
+      read_number(number, members.value(number.name), file, table);
+    }
+  }
+  members.finish();
+}
+
+}  // namespace
+
+void read_host_numbers(ObjectReader& reader, const std::string& file, FrameworkProfile& profile) {
+  const HostLaunches& launches = framework_of(profile).kernels.host;
+  if (launches.numbers.empty()) {
+    return;
+  }
+  const bool is_version = profile.host != nullptr;
+  HostTables tables = is_version ? *profile.host : HostTables{};
+  read_table("host", reader, file, launches.numbers, is_version, tables.eager);
+  read_table("compiled_host", reader, file, launches.compiled_numbers, is_version, tables.compiled);
+  profile.host = std::make_shared<const HostTables>(tables);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,15 @@
+// What a profile's file states of the seconds that hosts take to launch kernels.
+#pragma once
+
+#include <string>
+
+#include "data/read/json_reader.h"
+#include "estimator/plan/framework_profile.h"
+
+namespace shardplan {
+
+// Reads "host", of layers that run eagerly, and "compiled_host": every number that the profile's
+// framework adds up, no other. A version states those in which it differs from the profile.
+void read_host_numbers(ObjectReader& reader, const std::string& file, FrameworkProfile& profile);
+
+}  // namespace shardplan
