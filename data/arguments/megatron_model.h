@@ -9,7 +9,7 @@
 
 namespace shardplan {
 
-// What nothing states and is taken stands in `notes`.
+// Values that nothing states and that are taken stand in `notes`.
 ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>& notes);
 // "unsupported: ..." for the first setting that is refused whatever the others are, else "".
 std::string why_refused(const RunArguments& arguments);

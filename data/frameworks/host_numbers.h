@@ -1,4 +1,4 @@
-// What a profile's file states of the seconds that hosts take to launch kernels.
+// The seconds that hosts take to launch kernels, as a profile's file states them.
 #pragma once
 
 #include <string>

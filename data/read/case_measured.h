@@ -1,4 +1,4 @@
-// What a run on GPUs gave, as a case line tells it.
+// Results of a run on GPUs, as a case line tells them.
 #pragma once
 
 #include <string>

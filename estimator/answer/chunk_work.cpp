@@ -97,7 +97,7 @@ SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp) 
 
 namespace {
 
-// What a chunk receives, and, as a gradient, sends back.
+// Seconds of the tensor that a chunk receives, and whose gradient it sends back.
 double received_s(const ChunkKind& chunk, const SendTimes& sends) {
   if (chunk.is_first) {
     return 0;
@@ -244,7 +244,7 @@ void rank_replays(const StepLayout& layout, std::span<const ReplaySeconds> repla
 
 namespace {
 
-// What a backward pass gathers again (UpdateTimes::regathers_layers).
+// Parameters that a backward pass gathers again (UpdateTimes::regathers_layers).
 LocalParameters regathered_parameters(const StepLayout& layout, const ModelTimes& times,
                                       std::size_t rank) {
   LocalParameters sum;
