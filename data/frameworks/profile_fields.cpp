@@ -127,9 +127,9 @@ consteval std::size_t num_fields() {
     return sizeof...(Values);
   }
 }
-// name, version, memory_model and host have keys of their own in the file, and layout is the
-// framework's.
-static_assert(num_fields<FrameworkProfile>() == kProfileFields.size() + 5,
+// name, version, memory_model and host have keys of their own in the file, and layout and choices
+// are the framework's.
+static_assert(num_fields<FrameworkProfile>() == kProfileFields.size() + 6,
               "a new field of FrameworkProfile needs a row in kProfileFields, and a declaration in "
               "the files under data/frameworks that use it");
 

@@ -73,16 +73,18 @@ SendTimes exposed_sends(const Job& job, const Plan& plan, const GroupShape& pp) 
   }
   const Framework& framework = framework_of(job.profile);
   const double element_bytes = plan.precision == Precision::kFp32 ? 4 : 2;
-  const bool gathers = job.profile.scatter_gather_sends && !plan.sequence_parallel && plan.tp > 1;
+  const bool gathers =
+      answer_of(framework.divides_sends, job.profile) && !plan.sequence_parallel && plan.tp > 1;
   const double sharded_over = plan.sequence_parallel || gathers ? number(plan.tp) : 1;
   const double whole = number(tokens_per_microbatch(job, plan) * job.model.hidden) * element_bytes;
   const double gather_s =
       gathers ? all_gather_s(job.cluster, group_shape(job, plan, GroupKind::kTp), whole) : 0;
+  const double hand_over_s = answer_of(framework.hand_over_s, job.profile);
   const auto visible_s = [&](double bytes, double gathered_s) {
     return (send_s(job.cluster, pp, bytes, carrier_of(framework.kernels.moves_by_copies, pp)) +
             gathered_s) *
                job.profile.exposed_pp_share +
-           job.profile.handover_s;
+           hand_over_s;
   };
   SendTimes sends = {.hidden_s = visible_s(whole / sharded_over, gather_s),
                      .pass = host_cost_of_pass(job, plan, framework.kernels.host)};
@@ -155,10 +157,11 @@ StepLayout step_layout(const Job& job, const Plan& plan, const LayerKinds& kinds
 
 namespace {
 
-bool sends_beside_work(const FrameworkProfile& profile, const PipelineLayout& pipeline) {
+bool sends_beside_work(const Job& job, const PipelineLayout& pipeline) {
   const std::vector<std::int64_t>& chunks = pipeline.rank_chunks.front();
   const bool interleaves = std::accumulate(chunks.begin(), chunks.end(), std::int64_t{0}) > 1;
-  return profile.overlap_p2p_comm && (interleaves || !framework_of(profile).sends_between_passes);
+  return allowed_overlaps(job).sends &&
+         (interleaves || !framework_of(job.profile).sends_between_passes);
 }
 
 // How far the host is ahead of the GPU at the end of the chunk's layers.
@@ -179,7 +182,7 @@ HostCost lead_of_host(const ModelTimes& times, std::span<const std::int64_t> lay
 void chunk_works(const Job& job, const StepLayout& layout, const ModelTimes& times,
                  const SendTimes& sends, std::span<ChunkWork> works) {
   const bool waits_for_receives = framework_of(job.profile).waits_for_receives;
-  const bool sends_beside = sends_beside_work(job.profile, layout.pipeline);
+  const bool sends_beside = sends_beside_work(job, layout.pipeline);
   for (std::size_t i = 0; i < layout.chunks.size(); ++i) {
     const ChunkKind& chunk = layout.chunks[i];
     ChunkWork work;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "estimator/frameworks/framework.h"
 #include "estimator/time/efficiency.h"
 #include "estimator/time/kernel_time.h"
 
@@ -108,6 +109,17 @@ MeasuredTimes best_times(const GpuSpec& gpu, std::int64_t length,
   return times;
 }
 
+// All that communicates runs beside all that it can, whatever the framework's options say.
+Overlaps all_overlaps(const Job& job) {
+  return {.tp = TpOverlap::kPieces,
+          .cp = CpOverlap::kAttention,
+          .exchanges = ExchangeOverlap::kMicrobatches,
+          .sends = true,
+          .gathers = true,
+          .reductions = true,
+          .tp_pieces = job.sequence_length};
+}
+
 }  // namespace
 
 std::optional<Job> without_losses(const Job& job, std::optional<double> products_flops_per_s) {
@@ -119,17 +131,11 @@ std::optional<Job> without_losses(const Job& job, std::optional<double> products
   best.cluster.intra_node_latency_s = 0;
   best.cluster.inter_node_latency_s = 0;
   best.cluster.host_slowdown = 0;
-  FrameworkProfile& profile = best.profile;
-  profile.overlap_grad_reduce = true;
-  profile.overlap_comm = OverlapComm::kOn;
-  profile.overlap_param_gather = true;
-  profile.overlap_p2p_comm = true;
-  profile.overlap_moe_expert_parallel_comm = true;
-  profile.tp_overlap = TpOverlap::kPieces;
-  profile.tp_overlap_pieces = job.sequence_length;
-  profile.tensor_parallel_chunk_tokens = 1;
-  profile.cp_overlap = CpOverlap::kAttention;
-  profile.handover_s = 0;
+  best.profile.choices.overlaps = all_overlaps;
+  const auto set_fastest = framework_of(job.profile).set_fastest;
+  if (set_fastest != nullptr) {
+    set_fastest(best.profile);
+  }
   return best;
 }
 

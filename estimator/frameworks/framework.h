@@ -28,8 +28,9 @@ struct Framework {
   // Which plans it refuses, in the order in which the rules are tried.
   std::span<const ValidityRule> (*rules)();
 
-  // What plans and stages of it are made of.
+  // What plans and stages of it are made of, and what of them its options decide.
   FrameworkLayout layout = {};
+  FrameworkChoices choices = {};
 
   // --- blocks ---
 
@@ -97,6 +98,13 @@ struct Framework {
   bool waits_for_receives = false;
   // Without an interleaved schedule stages send between passes, whatever was asked for.
   bool sends_between_passes = false;
+  // Whether a send is divided over tp without sequence parallelism, too; none: never.
+  bool (*divides_sends)(const FrameworkProfile& profile) = nullptr;
+  // Seconds of one tensor's hand-over to the next stage besides its bytes, on either side; none: 0.
+  double (*hand_over_s)(const FrameworkProfile& profile) = nullptr;
+  // Sets the options that its own functions of time look at as if nothing but kernels and links
+  // took time (answer/step_limit.h); none: there are no such options.
+  void (*set_fastest)(FrameworkProfile& profile) = nullptr;
 
   // --- keys of prices: what of a plan the times of blocks look at besides their sizes ---
 
@@ -152,7 +160,7 @@ inline const Framework& framework_of(const FrameworkProfile& profile) {
   return kFrameworks[static_cast<std::size_t>(profile.memory_model)];
 }
 
-// Makes it the profile's framework, with its layout and without numbers of hosts.
+// Makes it the profile's framework, with its layout and choices and without numbers of hosts.
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model);
 
 }  // namespace shardplan

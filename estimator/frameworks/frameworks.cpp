@@ -1,6 +1,7 @@
 // The frameworks, one row each: the only place that names them all.
 #include <array>
 
+#include "estimator/frameworks/deepspeed/choices.h"
 #include "estimator/frameworks/deepspeed/kernels.h"
 #include "estimator/frameworks/deepspeed/notes.h"
 #include "estimator/frameworks/deepspeed/outside.h"
@@ -14,6 +15,7 @@
 #include "estimator/frameworks/fujii2024/rules.h"
 #include "estimator/frameworks/megatron/allocator_tails.h"
 #include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/choices.h"
 #include "estimator/frameworks/megatron/dummy_gradients.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/fsdp_rows.h"
@@ -31,6 +33,7 @@
 #include "estimator/frameworks/megatron/update.h"
 #include "estimator/frameworks/megatron/weights.h"
 #include "estimator/frameworks/nanotron/blocks.h"
+#include "estimator/frameworks/nanotron/choices.h"
 #include "estimator/frameworks/nanotron/kernels.h"
 #include "estimator/frameworks/nanotron/layout.h"
 #include "estimator/frameworks/nanotron/notes.h"
@@ -40,6 +43,7 @@
 #include "estimator/frameworks/nanotron/state.h"
 #include "estimator/frameworks/nanotron/update.h"
 #include "estimator/frameworks/native/blocks.h"
+#include "estimator/frameworks/native/choices.h"
 #include "estimator/frameworks/native/kernels.h"
 #include "estimator/frameworks/native/layout.h"
 #include "estimator/frameworks/native/notes.h"
@@ -48,7 +52,9 @@
 #include "estimator/frameworks/native/state.h"
 #include "estimator/frameworks/native/update.h"
 #include "estimator/frameworks/pieces/memory_model.h"
+#include "estimator/frameworks/pieces/shared_choices.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/kernels.h"
 #include "estimator/frameworks/torchtitan/layout.h"
 #include "estimator/frameworks/torchtitan/notes.h"
@@ -86,6 +92,7 @@ BuiltStage nanotron_built(const Job& job, const Plan& plan, const StageLayout& s
 // The paper's formula. Time, and what the formula leaves out, are Megatron-LM's, on which the paper
 // measured.
 constexpr Framework kFujii2024 = {.rules = fujii2024::validity_rules,
+                                  .choices = {.counted_ends = ends_accounted_for},
                                   .block_rows = megatron::block_rows,
                                   .state = megatron::state_of_stage,
                                   .sequence_rows = megatron::sequence_rows,
@@ -99,6 +106,7 @@ constexpr Framework kFujii2024 = {.rules = fujii2024::validity_rules,
 constexpr Framework kMegatron = {
     .rules = megatron::validity_rules,
     .layout = megatron::kLayout,
+    .choices = megatron::kChoices,
     .block_rows = megatron::block_rows,
     .seen_by_block = megatron::seen_by_block,
     .gathers_by_unit = megatron::is_megatron_fsdp,
@@ -114,6 +122,7 @@ constexpr Framework kMegatron = {
     .kernels = megatron::kKernels,
     .update = megatron::kUpdate,
     .sends_between_passes = true,
+    .divides_sends = [](const FrameworkProfile& profile) { return profile.scatter_gather_sends; },
     .microbatches_seen_by_time = megatron::microbatches_seen_by_time,
     .sharding_seen_by_time = megatron::sharding_seen_by_time,
     .holds_whole_weights = true,
@@ -126,6 +135,7 @@ constexpr Framework kMegatron = {
 
 constexpr Framework kMegatronLocal = {.rules = megatron::local_validity_rules,
                                       .layout = megatron::kLocalLayout,
+                                      .choices = megatron::kLocalChoices,
                                       .block_rows = megatron::local_rows,
                                       .seen_by_block = megatron::seen_by_block,
                                       .contiguous_buffers = megatron::buffers,
@@ -146,6 +156,7 @@ constexpr Framework kMegatronLocal = {.rules = megatron::local_validity_rules,
 
 constexpr Framework kNative = {.rules = native::validity_rules,
                                .layout = native::kLayout,
+                               .choices = native::kChoices,
                                .block_rows = native::block_rows,
                                .seen_by_block = native::seen_by_block,
                                .names_rows_by_tensor = true,
@@ -155,6 +166,7 @@ constexpr Framework kNative = {.rules = native::validity_rules,
                                .sequence_rows = native::sequence_rows,
                                .kernels = native::kKernels,
                                .update = native::kUpdate,
+                               .set_fastest = native::set_fastest,
                                .add_outside = native::add_outside,
                                .seen_by_outside = native::seen_by_outside,
                                .not_counted = native::not_counted};
@@ -162,6 +174,7 @@ constexpr Framework kNative = {.rules = native::validity_rules,
 constexpr Framework kTorchtitan = {
     .rules = torchtitan::validity_rules,
     .layout = torchtitan::kLayout,
+    .choices = torchtitan::kChoices,
     .block_rows = torchtitan::block_rows,
     .has_own_block = torchtitan::has_own_block,
     .state = torchtitan::state_of_stage,
@@ -182,6 +195,7 @@ constexpr Framework kTorchtitan = {
 // recv_tensors wait).
 constexpr Framework kNanotron = {.rules = nanotron::validity_rules,
                                  .layout = nanotron::kLayout,
+                                 .choices = nanotron::kChoices,
                                  .block_rows = nanotron::block_rows,
                                  .has_own_block = nanotron::has_own_block,
                                  .state = state_of<nanotron::state_rows>,
@@ -190,6 +204,8 @@ constexpr Framework kNanotron = {.rules = nanotron::validity_rules,
                                  .kernels = nanotron::kKernels,
                                  .update = nanotron::kUpdate,
                                  .waits_for_receives = true,
+                                 .hand_over_s = nanotron::hand_over_s,
+                                 .set_fastest = nanotron::set_fastest,
                                  .add_outside = nanotron::add_outside,
                                  .not_counted = nanotron::not_counted};
 
@@ -205,6 +221,7 @@ constexpr Framework kDeepspeed = {
     .tells_shards = is_below_zero_3,
     .kernels = deepspeed::kKernels,
     .update = deepspeed::kUpdate,
+    .set_fastest = deepspeed::set_fastest,
     .sharding_seen_by_time = deepspeed::sharding_seen_by_time,
     .offload_adds_buffers = true,
     .add_outside = deepspeed::add_outside,
@@ -220,6 +237,7 @@ constinit const std::array<Framework, kMemoryModels.size()> kFrameworks = {
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {
   profile.memory_model = memory_model;
   profile.layout = framework_of(profile).layout;
+  profile.choices = framework_of(profile).choices;
   profile.host = nullptr;
 }
 

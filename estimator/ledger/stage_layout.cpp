@@ -134,7 +134,7 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
   }
   layout.sends_output = !chunk.has_loss;
   const bool keeps_output =
-      job.profile.layout.sends_from_buffers || !job.profile.deallocate_pipeline_outputs;
+      job.profile.layout.sends_from_buffers || job.profile.keeps_sent_outputs();
   if (layout.sends_output && keeps_output) {
     single(BlockKind::kSentOutput, 1);
   }

@@ -60,8 +60,9 @@ std::vector<double> largest_normals() {
 
 // Tokens of all ranks that exchange rows choose one after the other.
 double load_spread(const Job& job, const Plan& plan) {
-  const bool varies = job.profile.layout.experts_vary_by_chance && job.model.has_moe_layers() &&
-                      job.profile.moe_capacity_factor == 0;
+  const ExpertRows rows = job.profile.expert_rows();
+  const bool varies =
+      job.profile.layout.experts_vary_by_chance && job.model.has_moe_layers() && rows.capacity == 0;
   if (!varies || plan.ep == 1) {
     return 0;
   }
@@ -69,13 +70,13 @@ double load_spread(const Job& job, const Plan& plan) {
   const RankChoices choices =
       choices_of(job.model.moe, div_ceil(job.model.moe.num_experts, plan.ep));
   const double chance = std::sqrt(choices.variance / number(tokens)) / choices.mean;
-  return std::max(chance, job.profile.moe_load_spread);
+  return std::max(chance, rows.spread);
 }
 
 double fullest_load(const Job& job, const Plan& plan) {
   const double spread = load_spread(job, plan);
   const double beyond = spread > 0 ? spread * expected_largest_normal(plan.ep) : 0;
-  return job.profile.moe_imbalance_factor * (1 + beyond);
+  return job.profile.expert_rows().imbalance * (1 + beyond);
 }
 
 double expected_largest_normal(std::int64_t count) {

@@ -12,12 +12,13 @@
 namespace shardplan {
 
 // Standard deviation over the mean of the rows that a rank's experts get: what chance alone gives,
-// every token choosing any expert as likely, or moe_load_spread, if that is more; 0 where all
-// ranks get the same number.
+// every token choosing any expert as likely, or the framework's (ExpertRows), if that is more; 0
+// where all ranks get the same number.
 double load_spread(const Job& job, const Plan& plan);
 
 // Rows over their mean that the fullest of a layer's ep ranks gets, for which the others wait:
-// moe_imbalance_factor, and what the largest of so many normal loads of that spread has beyond it.
+// the framework's imbalance, and what the largest of so many normal loads of that spread has beyond
+// it.
 double fullest_load(const Job& job, const Plan& plan);
 
 // Of that many independent standard normal numbers, the expected largest; 0 of one, and of more

@@ -68,9 +68,4 @@ RankChoices choices_of(const MoeSpec& moe, std::int64_t experts) {
   return {.mean = mean, .variance = std::max(0.0, square - mean * mean)};
 }
 
-bool sends_tokens_once(const FrameworkProfile& profile) {
-  return profile.moe_dispatcher == MoeDispatcher::kDeepEp ||
-         profile.moe_dispatcher == MoeDispatcher::kHybridEp;
-}
-
 }  // namespace shardplan

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "estimator/plan/framework_profile.h"
 #include "estimator/plan/model_spec.h"
 
 namespace shardplan {
@@ -19,8 +18,5 @@ struct RankChoices {
   double variance = 0;
 };
 RankChoices choices_of(const MoeSpec& moe, std::int64_t experts);
-
-// Whether a token goes once to a rank, however many of its experts are there.
-bool sends_tokens_once(const FrameworkProfile& profile);
 
 }  // namespace shardplan

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "estimator/plan/dtype.h"
+#include "estimator/plan/framework_choices.h"
 #include "estimator/plan/plan.h"
 
 namespace shardplan {
@@ -108,18 +109,6 @@ enum class AllocatorKind {
 enum class DefaultRecompute {
   kNone,
   kEverySecondLayer,  // torchtitan: mode selective with selective_ac_option 2
-};
-
-enum class TpOverlap {
-  kExposed,   // collectives stand between the linears
-  kBackward,  // those of input gradients and gathered inputs beside the products of backward
-  kPieces,    // all in pieces of the tokens, each beside the products of another piece
-};
-
-enum class CpOverlap {
-  kExposed,
-  kAttention,  // a hop runs beside the attention to the keys of the one before
-  kSequences,  // likewise; gradients, to which calls of every sequence add, beside one sequence's
 };
 
 // Names as written in the profiles' files, in options and in reports.
@@ -270,6 +259,7 @@ struct FrameworkProfile {
                             .reduces_whole_experts_as_dense = true,
                             .experts_vary_by_chance = true,
                             .fuses_norms_into_linears = true};
+  FrameworkChoices choices;                // that row's; a profile without a file has none
   std::shared_ptr<const HostTables> host;  // none: hosts launch in no time
 
   // Options: declared in the profile's file with type, default and source; a case line may set
@@ -375,8 +365,14 @@ struct FrameworkProfile {
   std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients: 1 after the
                                       // last backward pass, 2 in every microbatch
 
-  bool compiles_layers() const { return compile && compile_layers; }
-  bool compiles_loss() const { return compile && compile_loss; }
+  // What the framework answers, or what is said there for those that do not (FrameworkChoices).
+  CountedEnds counted_ends() const { return answer_of(choices.counted_ends, *this); }
+  bool puts_ends_last() const { return answer_of(choices.puts_ends_last, *this); }
+  std::int64_t microbatch_group() const { return answer_of(choices.microbatch_group, *this); }
+  bool reshards_forward() const { return answer_of(choices.reshards_forward, *this); }
+  bool keeps_sent_outputs() const { return answer_of(choices.keeps_sent_outputs, *this); }
+  bool launches_compiled() const { return answer_of(choices.launches_compiled, *this); }
+  ExpertRows expert_rows() const { return answer_of(choices.expert_rows, *this); }
 };
 
 }  // namespace shardplan

@@ -44,6 +44,12 @@ struct Job {
   double attention_dropout = 0;  // of attention probabilities
 };
 
+// What the framework lets run beside what.
+inline Overlaps allowed_overlaps(const Job& job) {
+  const auto asked = job.profile.choices.overlaps;
+  return asked != nullptr ? asked(job) : Overlaps{};
+}
+
 // Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.
 std::int64_t data_parallel_size(const Job& job, const Plan& plan);  // dp, without cp
 std::int64_t num_microbatches(const Job& job, const Plan& plan);    // per data-parallel rank

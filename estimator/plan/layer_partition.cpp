@@ -28,17 +28,16 @@ bool covers_the_model(const Job& job, const Plan& plan) {
 // count as one layer each, so the end chunks hold one transformer layer less.
 std::vector<std::int64_t> even_layers(const Job& job, const Plan& plan) {
   const std::int64_t chunks = plan.pp * plan.vpp;
-  const std::int64_t embedding = job.profile.account_for_embedding_in_split ? 1 : 0;
-  const std::int64_t loss = job.profile.account_for_loss_in_split ? 1 : 0;
-  const std::int64_t slots = job.model.num_layers() + embedding + loss;
+  const CountedEnds ends = job.profile.counted_ends();
+  const std::int64_t slots = job.model.num_layers() + ends.embedding + ends.head;
   if (slots % chunks != 0 && !job.profile.layout.spreads_uneven_layers) {
     return {};
   }
   std::vector<std::int64_t> layers(static_cast<std::size_t>(chunks), slots / chunks);
   // What is left goes to the first chunks, one each.
   for (std::int64_t i = 0; i < slots % chunks; ++i) { ++layers[static_cast<std::size_t>(i)]; }
-  layers.front() -= embedding;
-  layers.back() -= loss;
+  layers.front() -= ends.embedding;
+  layers.back() -= ends.head;
   return layers.front() < 0 || layers.back() < 0 ? std::vector<std::int64_t>{} : layers;
 }
 
@@ -54,14 +53,14 @@ struct DealtEnds {
 // next if the cost so far exceeds the shares of all ranks up to that one's; models/llama.py
 // get_block_compute_costs: products of a layer and of the head, nothing for other blocks. So a head
 // that is reached too early is followed by one rank for the cast and one for the loss. With
-// ends_on_last_stage a rank that has just its share is full, and all that follows the layers is on
+// puts_ends_last a rank that has just its share is full, and all that follows the layers is on
 // the last one. `put_layer` is called with the stage of every layer.
 template <class PutLayer>
 DealtEnds deal_blocks(const Job& job, const Plan& plan, const PutLayer& put_layer) {
   const ModelSpec& model = job.model;
   const std::int64_t layer = model.hidden * (4 * model.num_heads * model.head_dim + 3 * model.ffn);
   const std::int64_t total = model.num_layers() * layer + model.vocab * model.hidden;
-  const bool ends_are_last = job.profile.ends_on_last_stage;
+  const bool ends_are_last = job.profile.puts_ends_last();
   std::int64_t rank = 0;
   std::int64_t cost = 0;
   const auto place = [&](std::int64_t block_cost) {

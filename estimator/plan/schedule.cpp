@@ -187,8 +187,7 @@ bool shards_in_pipeline(const Job& job, const Plan& plan) {
 }
 
 bool reshards_in_pipeline(const Job& job, const Plan& plan) {
-  return shards_in_pipeline(job, plan) &&
-         job.profile.reshard_after_forward == ReshardAfterForward::kAlways;
+  return shards_in_pipeline(job, plan) && job.profile.reshards_forward();
 }
 
 ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
@@ -196,7 +195,7 @@ ScheduleShape schedule_shape(const Job& job, const Plan& plan) {
           .pp = plan.pp,
           .vpp = plan.vpp,
           .num_microbatches = num_microbatches(job, plan),
-          .group = job.profile.microbatch_group_size,
+          .group = job.profile.microbatch_group(),
           .tells_gradients = job.profile.layout.blocks_make_gradients,
           .tells_parameters = shards_in_pipeline(job, plan),
           .reshards_forward = reshards_in_pipeline(job, plan)};

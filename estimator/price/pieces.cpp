@@ -119,7 +119,7 @@ ScheduleShape PricePieces::shape(const Plan& plan) const {
           .pp = plan.pp,
           .vpp = plan.vpp,
           .num_microbatches = div_exact(job.global_batch, grid().dp * plan.micro_batch),
-          .group = job.profile.microbatch_group_size,
+          .group = job.profile.microbatch_group(),
           .tells_gradients = job.profile.layout.blocks_make_gradients,
           .tells_parameters = shards_in_pipeline(job, plan),
           .reshards_forward = reshards_in_pipeline(job, plan)};

@@ -148,7 +148,7 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
 double update_floor(PricePieces& pieces, const Plan& plan, std::size_t freedom) {
   const PriceFreedom& open = pieces.freedoms[freedom];
   // Where reductions cannot hide, every microbatch may have one: the fewest of the branch count.
-  const bool counts_microbatches = !pieces.job.profile.overlap_grad_reduce;
+  const bool counts_microbatches = !allowed_overlaps(pieces.job).reductions;
   const std::int64_t most =
       open.micro_batch.empty() ? plan.micro_batch : std::ranges::max(open.micro_batch);
   PieceKey<8> key = floor_key(pieces, plan, freedom);

@@ -11,9 +11,8 @@ namespace shardplan {
 namespace {
 
 AttentionBackend backend_of(const BlockContext& context) {
-  const auto backend = context.framework.attention_backend;
-  return backend != nullptr ? backend(context.job, context.plan)
-                            : context.job.profile.attention_backend;
+  const auto backend = context.framework.attention_kernels;
+  return backend != nullptr ? backend(context.job, context.plan) : AttentionBackend::kAuto;
 }
 
 // A deterministic backward of cuDNN's on compute capability 9 writes the scores' gradients of every
@@ -22,8 +21,8 @@ AttentionBackend backend_of(const BlockContext& context) {
 // which are zeroed and summed up (flash_backward_workspace_bytes).
 double deterministic_s(const BlockContext& context, const AttentionWork& work,
                        AttentionBackend backend) {
-  if (!context.job.profile.deterministic_attention ||
-      !context.framework.counts_deterministic_attention) {
+  const auto adds_deterministically = context.framework.adds_deterministically;
+  if (adds_deterministically == nullptr || !adds_deterministically(context.job)) {
     return 0;
   }
   if (backend == AttentionBackend::kFused) {

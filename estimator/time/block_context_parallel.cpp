@@ -78,17 +78,17 @@ ForwardBackward visible_ring_s(double cp, const ContextExchange& exchange,
 ForwardBackward visible_context_parallel_s(const BlockContext& context,
                                            const ContextExchange& exchange,
                                            const BlockTime& attention) {
-  const FrameworkProfile& profile = context.job.profile;
+  const CpOverlap overlap = context.overlaps.cp;
   const CpMethod method = context.plan.cp_method;
   const bool gathers_beside =
       method == CpMethod::kAllGather && context.framework.attends_by_sequence;
-  if (profile.cp_overlap == CpOverlap::kExposed || (method != CpMethod::kRing && !gathers_beside)) {
+  if (overlap == CpOverlap::kExposed || (method != CpMethod::kRing && !gathers_beside)) {
     return {.forward_s = exchange.forward.alone_s, .backward_s = exchange.backward.alone_s};
   }
   const std::int64_t sequences = context.plan.micro_batch;
   if (method == CpMethod::kRing) {
     return visible_ring_s(number(context.plan.cp), exchange, attention,
-                          profile.cp_overlap == CpOverlap::kSequences ? number(sequences) : 1);
+                          overlap == CpOverlap::kSequences ? number(sequences) : 1);
   }
   return {.forward_s = in_pieces_s(exchange.forward, attention.forward_s, sequences),
           .backward_s = in_pieces_s(exchange.backward, attention.backward_input_s, sequences)};

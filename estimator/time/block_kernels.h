@@ -58,12 +58,13 @@ struct BlockKernels {
 
   // --- attention ---
 
-  // Which kernels run attention; none: those that the profile says.
-  AttentionBackend (*attention_backend)(const Job& job, const Plan& plan) = nullptr;
+  // Which kernels run attention; none: those that suit the GPU best.
+  AttentionBackend (*attention_kernels)(const Job& job, const Plan& plan) = nullptr;
   // Whether attention is batched products and kernels over all scores; none: never.
   bool (*saves_probabilities)(const Job& job, const Plan& plan) = nullptr;
-  // What a deterministic backward of attention moves besides is counted.
-  bool counts_deterministic_attention = false;
+  // Whether a backward of attention is deterministic, and what it moves besides is counted; none:
+  // never.
+  bool (*adds_deterministically)(const Job& job) = nullptr;
   // Under context parallelism a call has one sequence, and keys of one are gathered beside the
   // attention of another.
   bool attends_by_sequence = false;
@@ -81,8 +82,7 @@ struct BlockKernels {
   // Copy engines move what is gathered, summed in parts, shifted around a ring or handed to the
   // next stage, where they reach all members of a group.
   bool moves_by_copies = false;
-  // Pieces of the tokens in which collectives run beside products; none: as many as the profile
-  // says.
+  // Pieces of the tokens in which collectives run beside products; none: Overlaps::tp_pieces.
   std::int64_t (*token_pieces)(const Job& job, const Plan& plan) = nullptr;
   // Kernels of a region of a layer whose tokens go by pieces, where what one region sums is what
   // the next one gathers; none: each region hides its own collectives.

@@ -116,9 +116,9 @@ FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
   return {.time = time, .activation_s = middle.forward_s, .last_s = out.forward_s + summed_s};
 }
 
-// Rows that the busiest rank receives: bounded by the capacity factor, or imbalanced.
+// Rows that the busiest rank receives: bounded by capacity, or imbalanced.
 double received_rows(const BlockContext& context) {
-  const double capacity = context.job.profile.moe_capacity_factor;
+  const double capacity = context.job.profile.expert_rows().capacity;
   const double factor = capacity > 0 ? capacity : fullest_load(context.job, context.plan);
   return factor * number(context.sharded_tokens * context.model().moe.topk);
 }
@@ -165,7 +165,7 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
   parts.routed = router(context);
   add(parts.routed, expert_choice(context));
   // In one launch, or one after the other.
-  const bool grouped = context.job.profile.moe_grouped_gemm;
+  const bool grouped = launches_of_experts(context.job, context.framework.host).are_grouped;
   const auto add_products = [&](std::int64_t n, std::int64_t k) {
     const ProductShape shape = {
         .m = rows_per_expert, .n = n, .k = k, .count = grouped ? experts : 1};
@@ -196,7 +196,7 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
 
 // The exchanges of one microbatch's forward pass run beside the products of another's backward
 // pass, and the reverse (Megatron-LM core/pipeline_parallel/combined_1f1b.py).
-void hide_exchanges(const BlockContext& context, LayerParts& parts) {
+void hide_beside_microbatches(const BlockContext& context, LayerParts& parts) {
   const BlockTime layer = sum(parts);
   const double backward_s = layer.backward_input_s + layer.backward_weight_s;
   const BesideCost cost =
@@ -226,6 +226,14 @@ void hide_beside_shared(const BlockContext& context, LayerParts& parts) {
   parts.routed.forward_ep_s = visible_s(whole_s);
   parts.routed.backward_ep_s = visible_s(parts.shared.backward_total_s());
   note_visible_exchange(context, parts.routed);
+}
+
+void hide_exchanges(const BlockContext& context, LayerParts& parts) {
+  switch (context.overlaps.exchanges) {
+    case ExchangeOverlap::kExposed: return;
+    case ExchangeOverlap::kSharedExperts: return hide_beside_shared(context, parts);
+    case ExchangeOverlap::kMicrobatches: return hide_beside_microbatches(context, parts);
+  }
 }
 
 // Of a dense layer whose tokens go by pieces.
@@ -279,10 +287,8 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   if (by_pieces) {
     add_visible_regions(context, regions, parts);
   }
-  if (layer.is_moe && context.job.profile.overlap_moe_expert_parallel_comm) {
+  if (layer.is_moe) {
     hide_exchanges(context, parts);
-  } else if (layer.is_moe && context.job.profile.moe_shared_expert_overlap) {
-    hide_beside_shared(context, parts);
   }
   return parts;
 }

@@ -82,7 +82,8 @@ HeadParts head_parts(const BlockContext& context) {
       .logits = logits_time(context), .cast = cast_time(context), .loss = loss_time(context)};
   const HostCost ends = host_cost_of_ends(context.job, context.plan, context.framework.host);
   const HostCost half = {.forward_s = ends.forward_s / 2, .backward_s = ends.backward_s / 2};
-  const LayerHost launched = {.launches = half, .waits = context.job.profile.launch_blocking};
+  const LayerHost launched = {.launches = half,
+                              .waits = waits_for_kernels(context.job, context.framework.host)};
   set_host(parts.logits, launched);
   set_host(parts.loss, launched);
   return parts;
@@ -118,7 +119,7 @@ ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job
   times.embedding = embedding_time(context);
   times.head = head_time(context);
   set_host(times.head, {.launches = host_cost_of_ends(job, plan, framework.host),
-                        .waits = job.profile.launch_blocking});
+                        .waits = waits_for_kernels(job, framework.host)});
   if (framework.parted_loss != nullptr) {
     times.head_parts = head_parts(context);
   }

@@ -38,8 +38,7 @@ void add_products(const BlockContext& context, double times, const BlockTime& pr
 
 std::int64_t token_pieces(const BlockContext& context) {
   const auto pieces = context.framework.token_pieces;
-  return pieces != nullptr ? pieces(context.job, context.plan)
-                           : context.job.profile.tp_overlap_pieces;
+  return pieces != nullptr ? pieces(context.job, context.plan) : context.overlaps.tp_pieces;
 }
 
 // What products of experts take more than one product of all their rows, as measured rates are.
@@ -96,6 +95,7 @@ BlockContext::BlockContext(const BlockKernels& of_framework, const Job& of_job, 
       sharded_tokens(of_plan.sequence_parallel ? div_ceil(tokens, of_plan.tp) : tokens),
       element_bytes(activation_element_bytes(of_plan)),
       kernels(of_framework.layer(of_job, of_plan)),
+      overlaps(allowed_overlaps(of_job)),
       adds_weight_gradients(shardplan::adds_weight_gradients(of_framework, of_job, of_plan)),
       weight_gradient(adds_weight_gradients ? KernelBytes{}
                                             : of_framework.weight_gradient(of_job, of_plan)),
@@ -225,9 +225,9 @@ double backward_s(const BlockTime& linear) {
 }  // namespace
 
 bool goes_by_pieces(const BlockContext& context) {
-  return context.framework.piece_kernels != nullptr &&
-         context.job.profile.tp_overlap == TpOverlap::kPieces && context.plan.tp > 1 &&
-         context.plan.sequence_parallel && !context.model().is_mla() && token_pieces(context) > 1;
+  return context.framework.piece_kernels != nullptr && context.overlaps.tp == TpOverlap::kPieces &&
+         context.plan.tp > 1 && context.plan.sequence_parallel && !context.model().is_mla() &&
+         token_pieces(context) > 1;
 }
 
 ForwardBackward all_of(const RegionTimes& region) {
@@ -287,15 +287,15 @@ RegionTimes sequence_collectives(const BlockContext& context, const TensorParall
 
 // What is left to see of a collective that is divided (kPieces) beside a product.
 double visible_in_pieces_s(const BlockContext& context, const BesideCost& cost, double product_s) {
-  return context.job.profile.tp_overlap == TpOverlap::kPieces
+  return context.overlaps.tp == TpOverlap::kPieces
              ? in_pieces_s(cost, product_s, token_pieces(context))
              : cost.alone_s;
 }
 
 // And of a whole one (kBackward).
 double visible_whole_s(const BlockContext& context, const BesideCost& cost, double product_s) {
-  return context.job.profile.tp_overlap == TpOverlap::kExposed ? cost.alone_s
-                                                               : beside_compute_s(cost, product_s);
+  return context.overlaps.tp == TpOverlap::kExposed ? cost.alone_s
+                                                    : beside_compute_s(cost, product_s);
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ struct BlockContext {
   std::int64_t sharded_tokens = 0;  // where sequence parallelism divides them by tp
   double element_bytes = 2;         // of activations
   LayerKernels kernels;
+  Overlaps overlaps;
   bool adds_weight_gradients = false;  // products add them to the main gradients
   KernelBytes weight_gradient = {};    // what it costs per element where they do not
   GroupShape tp;

@@ -9,6 +9,14 @@
 
 namespace shardplan {
 
+// How experts are launched.
+struct ExpertLaunches {
+  bool are_grouped = true;        // one product for all of a rank's, else one after the other
+  bool fuse_routing = false;      // experts are chosen by fused kernels, else by operators
+  bool fuse_permutation = false;  // one kernel permutes rows, or puts them back
+  bool read_sizes = true;         // of the parts in which rows go to other ranks
+};
+
 // One row a framework.
 struct HostLaunches {
   // The numbers that its file states, of eager layers and of compiled ones; none: the host is taken
@@ -20,6 +28,10 @@ struct HostLaunches {
                     const HostLaunches& host, const HostTable& table) = nullptr;
   // Whether one launch runs a whole iteration; none: never.
   bool (*launches_once)(const FrameworkProfile& profile) = nullptr;
+  // Whether the host waits for each kernel, so that nothing hides behind the GPU; none: never.
+  bool (*waits_for_kernels)(const FrameworkProfile& profile) = nullptr;
+  // None: grouped, by operators of PyTorch around the products.
+  ExpertLaunches (*experts)(const FrameworkProfile& profile) = nullptr;
   // How often a microbatch gathers and reduces (HostTable::sharded); none: never.
   double (*shardings_per_microbatch)(const Job& job, const Plan& plan) = nullptr;
   // What hooks that gather parameters and reduce gradients add to a layer, and to the ends of a

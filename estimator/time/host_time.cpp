@@ -16,13 +16,15 @@ bool launches_once(const FrameworkProfile& profile, const HostLaunches& host) {
   return host.launches_once != nullptr && host.launches_once(profile);
 }
 
-// Rows of experts go to other ranks in parts whose sizes the host reads.
-HostCost exchanges(const HostTable& table, const FrameworkProfile& profile) {
-  const bool reads_sizes =
-      profile.moe_dispatcher == MoeDispatcher::kAllToAll && profile.moe_capacity_factor == 0;
-  return !reads_sizes                 ? HostCost{}
-         : profile.moe_permute_fusion ? table.fused_expert_parallel
-                                      : table.expert_parallel;
+// Nothing is counted where the host reads no sizes.
+HostCost exchanges(const HostTable& table, const ExpertLaunches& experts) {
+  return !experts.read_sizes        ? HostCost{}
+         : experts.fuse_permutation ? table.fused_expert_parallel
+                                    : table.expert_parallel;
+}
+
+bool combines_microbatches(const Job& job) {
+  return allowed_overlaps(job).exchanges == ExchangeOverlap::kMicrobatches;
 }
 
 HostCost launches(const Job& job, const Plan& plan, const LayerSpec& layer,
@@ -35,7 +37,7 @@ HostCost launches(const Job& job, const Plan& plan, const LayerSpec& layer,
   }
   HostCost cost = eager_launches(job, plan, layer, host, table);
   if (layer.is_moe) {
-    add(cost, 1, expert_launches(job, plan, table, routing_launches(job, table)));
+    add(cost, 1, expert_launches(job, plan, host, table, routing_launches(job, host, table)));
   }
   return cost;
 }
@@ -60,11 +62,19 @@ double checkpoints(const RecomputeModules& chosen, const LayerHost& host) {
 
 }  // namespace
 
+ExpertLaunches launches_of_experts(const Job& job, const HostLaunches& host) {
+  return answer_of(host.experts, job.profile);
+}
+
+bool waits_for_kernels(const Job& job, const HostLaunches& host) {
+  return answer_of(host.waits_for_kernels, job.profile);
+}
+
 const HostTable* host_table(const FrameworkProfile& profile) {
   if (profile.host == nullptr) {
     return nullptr;
   }
-  return profile.compiles_layers() ? &profile.host->compiled : &profile.host->eager;
+  return profile.launches_compiled() ? &profile.host->compiled : &profile.host->eager;
 }
 
 double host_factor(const Job& job, const HostTable& table) {
@@ -106,22 +116,22 @@ HostCost eager_launches(const Job& job, const Plan& plan, const LayerSpec& layer
   return cost;
 }
 
-HostCost routing_launches(const Job& job, const HostTable& table) {
+HostCost routing_launches(const Job& job, const HostLaunches& host, const HostTable& table) {
   HostCost cost = table.routing;
-  add(cost, job.profile.moe_router_fusion ? -1 : 0, table.fused_router_spares);
+  add(cost, launches_of_experts(job, host).fuse_routing ? -1 : 0, table.fused_router_spares);
   return cost;
 }
 
-HostCost expert_launches(const Job& job, const Plan& plan, const HostTable& table,
-                         const HostCost& routing) {
-  const bool is_grouped = job.profile.moe_grouped_gemm;
+HostCost expert_launches(const Job& job, const Plan& plan, const HostLaunches& host,
+                         const HostTable& table, const HostCost& routing) {
+  const ExpertLaunches launches = launches_of_experts(job, host);
   const double experts = number(div_ceil(job.model.moe.num_experts, plan.ep));
   HostCost cost = routing;
-  add(cost, plan.ep > 1 ? 1 : 0, exchanges(table, job.profile));
-  add(cost, experts, is_grouped ? table.grouped_expert : table.expert);
-  add(cost, is_grouped && plan.precision == Precision::kFp8 ? experts : 0,
+  add(cost, plan.ep > 1 ? 1 : 0, exchanges(table, launches));
+  add(cost, experts, launches.are_grouped ? table.grouped_expert : table.expert);
+  add(cost, launches.are_grouped && plan.precision == Precision::kFp8 ? experts : 0,
       table.grouped_expert_fp8);
-  add(cost, job.profile.overlap_moe_expert_parallel_comm ? 1 : 0, table.combined_schedule);
+  add(cost, combines_microbatches(job) ? 1 : 0, table.combined_schedule);
   return cost;
 }
 
@@ -143,8 +153,8 @@ LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer,
                      .separate_norms = host.separate_norms != nullptr
                                            ? host.separate_norms(job, layer)
                                            : kBothNorms,
-                     .waits = job.profile.launch_blocking,
-                     .combines = layer.is_moe && job.profile.overlap_moe_expert_parallel_comm};
+                     .waits = waits_for_kernels(job, host),
+                     .combines = layer.is_moe && combines_microbatches(job)};
   const HostTable* table = host_table(job.profile);
   if (table == nullptr) {
     return of_layer;

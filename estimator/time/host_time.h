@@ -8,6 +8,12 @@
 
 namespace shardplan {
 
+// How the framework launches experts.
+ExpertLaunches launches_of_experts(const Job& job, const HostLaunches& host);
+
+// Whether its host waits for every kernel: nothing hides behind the GPU.
+bool waits_for_kernels(const Job& job, const HostLaunches& host);
+
 // One layer of this kind, without recomputation.
 HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer,
                    const HostLaunches& host);
@@ -57,10 +63,10 @@ HostCost eager_launches(const Job& job, const Plan& plan, const LayerSpec& layer
                         const HostLaunches& host, const HostTable& table);
 
 // What choosing experts and moving rows within a rank takes where all of it is launched.
-HostCost routing_launches(const Job& job, const HostTable& table);
+HostCost routing_launches(const Job& job, const HostLaunches& host, const HostTable& table);
 
 // What experts add to a layer, with as much for their routing.
-HostCost expert_launches(const Job& job, const Plan& plan, const HostTable& table,
-                         const HostCost& routing);
+HostCost expert_launches(const Job& job, const Plan& plan, const HostLaunches& host,
+                         const HostTable& table, const HostCost& routing);
 
 }  // namespace shardplan

@@ -1,6 +1,7 @@
 #include "estimator/time/sharding_time.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "estimator/plan/number.h"
 #include "estimator/time/collective_time.h"
@@ -65,7 +66,10 @@ double weight_bytes(const Plan& plan) {
 RankUpdate rank_update(const Job& job, const Plan& plan, const UpdateTimes& times,
                        const ShardingGroups& groups, const RankParameters& parameters) {
   const LocalParameters& held = parameters.held;
+  const Overlaps overlaps = allowed_overlaps(job);
   RankUpdate update;
+  update.gathers_beside_forward = overlaps.gathers;
+  update.reduces_beside_backward = overlaps.reductions;
   add(update, job, plan, times, {.elements = held.dense, .linear = held.linear}, groups.dense_shard,
       groups.dense_replica);
   add(update, job, plan, times, {.elements = held.expert, .linear = held.expert},
@@ -93,9 +97,8 @@ RankUpdate rank_update(const Job& job, const Plan& plan, const UpdateTimes& time
 
 // Copies are work of the GPU, which fills the time that it waits for the host; collectives hide
 // behind both, and that time hides either.
-double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
-                                  const MicrobatchWork& work) {
-  const double again = job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
+double exposed_every_microbatch_s(const RankUpdate& update, const MicrobatchWork& work,
+                                  double again) {
   const double forward_copies_s = update.gather_copies_s;
   const double backward_copies_s = again * update.gather_copies_s + update.reduce_copies_s;
   const double copies_s = forward_copies_s + backward_copies_s;
@@ -106,16 +109,15 @@ double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
                           work.backward_s + share * backward_copies_s);
 }
 
-double exposed_below_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& update,
-                              double microbatches, const MicrobatchWork& work, double summed_s) {
-  const double forward_s = job.profile.overlap_param_gather ? work.forward_s : 0;
-  const double backward_s = job.profile.overlap_grad_reduce ? work.backward_s : 0;
+double exposed_below_zero_3_s(const Plan& plan, const RankUpdate& update, double microbatches,
+                              const MicrobatchWork& work, std::optional<double> summed_s) {
+  const double forward_s = update.gathers_beside_forward ? work.forward_s : 0;
+  const double backward_s = update.reduces_beside_backward ? work.backward_s : 0;
   if (plan.zero == 0) {
     return beside_compute_s(update.all_reduce, backward_s);
   }
-  const bool sums_whole = plan.zero <= job.profile.all_reduced_zero;
   const double reduced_s =
-      sums_whole ? summed_s : beside_compute_s(update.reduce + update.replica, backward_s);
+      summed_s ? *summed_s : beside_compute_s(update.reduce + update.replica, backward_s);
   const double reductions = plan.zero == 1 ? 1 : microbatches;
   return reductions * reduced_s + beside_compute_s(update.gather, forward_s);
 }
@@ -128,10 +130,12 @@ double exposed_by_zero_s(const Job& job, const Plan& plan, const UpdateTimes& ti
   if (plan.zero >= 3) {
     return times.exposed_zero_3_s != nullptr
                ? times.exposed_zero_3_s(job, plan, update, microbatches, work)
-               : microbatches * exposed_every_microbatch_s(job, update, work);
+               : microbatches * exposed_every_microbatch_s(update, work);
   }
+  const bool sums_whole = times.sums_whole != nullptr && times.sums_whole(job.profile, plan);
   const double seconds =
-      exposed_below_zero_3_s(job, plan, update, microbatches, work, update.all_reduce.alone_s);
+      exposed_below_zero_3_s(plan, update, microbatches, work,
+                             sums_whole ? std::optional(update.all_reduce.alone_s) : std::nullopt);
   const bool gathers_updated =
       plan.zero == 0 && times.gathers_updated != nullptr && times.gathers_updated(job, plan);
   return gathers_updated ? seconds + update.gather.alone_s : seconds;

@@ -27,11 +27,13 @@ double optimizer_s(const Job& job, const Plan& plan, const UpdateTimes& times,
 // --- what a framework's update is made of ---
 
 // Gathers and reductions of ZeRO 0 to 2 that stay visible, every one beside the pass that it
-// belongs to; `summed_s` is what a sum of whole gradients takes, where profiles want that.
-double exposed_below_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& update,
-                              double microbatches, const MicrobatchWork& work, double summed_s);
-// What stays visible of ZeRO 3 in every microbatch.
-double exposed_every_microbatch_s(const Job& job, const RankUpdate& update,
-                                  const MicrobatchWork& work);
+// belongs to; `summed_s` is what a sum of whole gradients takes, where they are not reduced in
+// parts.
+double exposed_below_zero_3_s(const Plan& plan, const RankUpdate& update, double microbatches,
+                              const MicrobatchWork& work, std::optional<double> summed_s);
+// What stays visible of ZeRO 3 in every microbatch, whose backward pass gathers parameters so often
+// again: once, or never where they stay.
+double exposed_every_microbatch_s(const RankUpdate& update, const MicrobatchWork& work,
+                                  double again = 1);
 
 }  // namespace shardplan

@@ -59,13 +59,15 @@ struct LayerShares {
 
 // What one rank does after the pipeline, as far as it does not depend on the work of a microbatch.
 struct RankUpdate {
-  BesideCost reduce;           // reduce-scatter
-  BesideCost replica;          // all-reduce of the shards between replicas
-  BesideCost all_reduce;       // of whole gradients: no sharding; between replicas, too
-  BesideCost gather;           // of all parameters
-  BesideCost regather;         // ZeRO 3: of those that a backward pass gathers again
-  BesideCost add;              // of a reduced gradient to the rank's sum of those before
-  LayerShares shares;          // of gather and reduce
+  BesideCost reduce;      // reduce-scatter
+  BesideCost replica;     // all-reduce of the shards between replicas
+  BesideCost all_reduce;  // of whole gradients: no sharding; between replicas, too
+  BesideCost gather;      // of all parameters
+  BesideCost regather;    // ZeRO 3: of those that a backward pass gathers again
+  BesideCost add;         // of a reduced gradient to the rank's sum of those before
+  LayerShares shares;     // of gather and reduce
+  bool gathers_beside_forward = false;
+  bool reduces_beside_backward = false;
   double gather_copies_s = 0;  // into and out of the buffers of one gather
   double reduce_copies_s = 0;
   double part_to_host_s = 0;    // of this rank's part of the weights, over PCIe
@@ -116,6 +118,8 @@ struct UpdateTimes {
   // Parameters are gathered once a step, and gradients reduced after the last microbatch; none:
   // under ZeRO 3 in every microbatch.
   bool (*gathers_once)(const FrameworkProfile& profile, const Plan& plan) = nullptr;
+  // Whether gradients are summed whole below ZeRO 3, not in parts; none: never.
+  bool (*sums_whole)(const FrameworkProfile& profile, const Plan& plan) = nullptr;
   // Seconds under ZeRO 3, over all microbatches; none: exposed_every_microbatch_s of each.
   double (*exposed_zero_3_s)(const Job& job, const Plan& plan, const RankUpdate& update,
                              double microbatches, const MicrobatchWork& work) = nullptr;

@@ -31,47 +31,42 @@ inline double most_in_flight(const Job& job, const Plan& plan) {
   return std::min(all, 2 * static_cast<double>(plan.pp) + static_cast<double>(plan.vpp) * group);
 }
 
+// Elements of width that one token may have in a layer beside those of the model's shape.
+struct OptionWidths {
+  double pairs = 0;     // of its position with others
+  double gathered = 0;  // of tokens of other ranks
+};
+
 // Elements of width that one token has in all layers and the head together, as if the rank held
 // the whole model.
-inline double widths_of_token(const Job& job, const Plan& plan) {
+inline double widths_of_token(const Job& job, const Plan& plan, const OptionWidths& more) {
   const ModelSpec& model = job.model;
   const MlaSpec& mla = model.mla;
   const MoeSpec& moe = model.moe;
   const std::int64_t head_dim = std::max(model.head_dim, mla.qk_head_dim() + mla.v_head_dim);
   const std::int64_t attention =
       (model.num_heads + 2 * model.num_kv_heads) * head_dim + mla.q_lora_rank + mla.kv_lora_rank;
+  const ExpertRows rows = job.profile.expert_rows();
   const double copies = static_cast<double>(moe.topk * plan.etp) *
-                        std::max({1.0, job.profile.moe_imbalance_factor,
-                                  job.profile.moe_capacity_factor, plan.moe_buffer_factor});
+                        std::max({1.0, rows.imbalance, rows.capacity, plan.moe_buffer_factor});
   const double experts = copies * static_cast<double>(model.hidden + moe.expert_ffn) +
                          static_cast<double>(moe.num_experts);
-  // Megatron: unfused attention holds pairs of positions, the all-gather dispatcher all ranks'
-  // tokens.
-  const FrameworkProfile& profile = job.profile;
-  const bool may_be_unfused =
-      profile.attention_backend == AttentionBackend::kUnfused ||
-      profile.attention_backend == AttentionBackend::kLocal ||
-      (profile.attention_backend == AttentionBackend::kAuto && profile.deterministic_attention);
-  const double pairs = static_cast<double>(job.sequence_length) *
-                       static_cast<double>((may_be_unfused ? model.num_heads : 0) +
-                                           (profile.attention_mask ? 1 : 0));
-  const double gathered = profile.moe_dispatcher == MoeDispatcher::kAllGather
-                              ? static_cast<double>(job.cluster.world_size() * model.hidden)
-                              : 0;
-  const double layer =
-      static_cast<double>(model.hidden + attention + model.ffn + moe.shared_ffn) + pairs + gathered;
+  const double layer = static_cast<double>(model.hidden + attention + model.ffn + moe.shared_ffn) +
+                       more.pairs + more.gathered;
   return static_cast<double>(model.num_layers() + model.num_mtp_layers) * (layer + experts) +
          static_cast<double>(model.vocab + job.profile.vocab_multiple * plan.tp) *
              static_cast<double>(1 + model.num_mtp_layers);
 }
 
-inline double most_tokens_of_microbatch(const Job& job, const Plan& plan) {
+inline double most_tokens_of_microbatch(const Job& job, const Plan& plan,
+                                        const OptionWidths& more) {
   return std::floor(kMaxActivationElements /
-                    (most_in_flight(job, plan) * widths_of_token(job, plan)));
+                    (most_in_flight(job, plan) * widths_of_token(job, plan, more)));
 }
 
-// Assumes that all rules about divisibility hold.
-inline constexpr ValidityRule kMicrobatchTooLarge = {
+// Of a framework whose options may add widths. Assumes that all rules about divisibility hold.
+template <OptionWidths (*option_widths)(const Job& job)>
+inline constexpr ValidityRule kMicrobatchTooLargeWith = {
     .name = "microbatch_too_large",
     .reads = {PlanField::kTp, PlanField::kCp, PlanField::kEtp, PlanField::kPp, PlanField::kVpp,
               PlanField::kMicroBatch, PlanField::kSchedule, PlanField::kMoeBufferFactor},
@@ -79,7 +74,7 @@ inline constexpr ValidityRule kMicrobatchTooLarge = {
         [](const Job& job, const Plan& plan) {
           return static_cast<double>(job.sequence_length) / static_cast<double>(plan.cp) *
                      static_cast<double>(plan.micro_batch) >
-                 most_tokens_of_microbatch(job, plan);
+                 most_tokens_of_microbatch(job, plan, option_widths(job));
         },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -88,8 +83,14 @@ inline constexpr ValidityRule kMicrobatchTooLarge = {
                  " tokens, up to " +
                  number_text(static_cast<std::int64_t>(most_in_flight(job, plan))) +
                  " times in flight, are beyond counting; valid: at most " +
-                 number_text(static_cast<std::int64_t>(most_tokens_of_microbatch(job, plan))) +
+                 number_text(static_cast<std::int64_t>(
+                     most_tokens_of_microbatch(job, plan, option_widths(job)))) +
                  " tokens";
         }};
+
+inline OptionWidths no_widths(const Job& /*job*/) {
+  return {};
+}
+inline constexpr ValidityRule kMicrobatchTooLarge = kMicrobatchTooLargeWith<no_widths>;
 
 }  // namespace shardplan

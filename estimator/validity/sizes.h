@@ -34,15 +34,15 @@ inline std::int64_t kv_heads_on_rank(const Job& job, const Plan& plan) {
       (job.model.is_mla() ? job.model.num_heads : job.model.num_kv_heads) / plan.tp, 1);
 }
 
-// Layers to deal out, counting embedding and head where the profile's options say so.
+// Layers to deal out, with the ends that count as such.
 inline std::int64_t layer_slots(const Job& job) {
-  return job.model.num_layers() + (job.profile.account_for_embedding_in_split ? 1 : 0) +
-         (job.profile.account_for_loss_in_split ? 1 : 0);
+  const CountedEnds ends = job.profile.counted_ends();
+  return job.model.num_layers() + ends.embedding + ends.head;
 }
 
 // Microbatches that a chunk runs before the next one; Megatron-LM's default is pp.
 inline std::int64_t interleaved_group(const Job& job, const Plan& plan) {
-  const std::int64_t group = job.profile.microbatch_group_size;
+  const std::int64_t group = job.profile.microbatch_group();
   return group == 0 ? plan.pp : group;
 }
 

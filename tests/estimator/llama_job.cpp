@@ -1,6 +1,7 @@
 #include "tests/estimator/llama_job.h"
 
 #include "data/read/library.h"
+#include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/measured_host.h"
 
 namespace shardplan {
@@ -64,7 +65,7 @@ GpuSpec hopper_gpu(double memory_bytes_per_s) {
 
 Job job_on_h200() {
   Job job;
-  measure_host(job.profile);
+  set_measured_framework(job.profile, MemoryModel::kMegatron);
   job.cluster.gpu = hopper_gpu(4.8e12);
   job.cluster.inter_node_bytes_per_s = 50e9;
   job.cluster.intra_node_latency_s = 3.4e-6;

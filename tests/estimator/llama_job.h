@@ -33,7 +33,8 @@ Plan deepspeed_plan(std::int64_t zero);
 // A Hopper GPU by its data sheet: H100 and H200 differ in what their memory moves.
 GpuSpec hopper_gpu(double memory_bytes_per_s);
 
-// Llama-3-8B with sequences of 8192 tokens on one H200 by its data sheet, of framework none.
+// Llama-3-8B with sequences of 8192 tokens on one H200 by its data sheet, trained by
+// Megatron-LM.
 Job job_on_h200();
 
 }  // namespace shardplan

@@ -110,6 +110,7 @@ constinit const BlockKernels kKernels = {
     .host = kHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
+    .attention_kernels = asked_attention_backend,
     .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },
     .loss = loss_kernels};
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
@@ -119,10 +120,14 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
 
 double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
                  const MicrobatchWork& work) {
+  const auto summed_s = [&]() -> std::optional<double> {
+    const bool sums_whole = plan.zero <= job.profile.all_reduced_zero;
+    return sums_whole ? std::optional(exposed_sum_s(job, plan, update, work.backward_s))
+                      : std::nullopt;
+  };
   const double reduced_and_gathered_s =
-      plan.zero < 3 ? exposed_below_zero_3_s(job, plan, update, microbatches, work,
-                                             exposed_sum_s(job, plan, update, work.backward_s))
-                    : microbatches * exposed_every_microbatch_s(job, update, work);
+      plan.zero < 3 ? exposed_below_zero_3_s(plan, update, microbatches, work, summed_s())
+                    : microbatches * exposed_every_microbatch_s(update, work);
   return reduced_and_gathered_s + offload_copies_s(job, plan, update, microbatches, work);
 }
 

@@ -5,7 +5,6 @@
 
 #include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/ledger/block_rows.h"
-#include "estimator/plan/expert_routing.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
 

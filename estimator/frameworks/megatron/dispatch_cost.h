@@ -8,6 +8,12 @@
 
 namespace shardplan::megatron {
 
+// Whether a token goes once to a rank, however many of its experts are there.
+inline bool sends_tokens_once(const FrameworkProfile& profile) {
+  return profile.moe_dispatcher == MoeDispatcher::kDeepEp ||
+         profile.moe_dispatcher == MoeDispatcher::kHybridEp;
+}
+
 // What the kernels of a dispatcher that sends a token once to a rank take and hold.
 struct DispatchCost {
   // Multiprocessors: Megatron-LM core_v0.16.1 core/transformer/transformer_config.py,

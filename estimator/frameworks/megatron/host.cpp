@@ -89,6 +89,20 @@ bool launches_once(const FrameworkProfile& profile) {
   return profile.cuda_graphs == CudaGraphs::kIteration;
 }
 
+bool waits_for_kernels(const FrameworkProfile& profile) {
+  return profile.launch_blocking;
+}
+
+// Rows go by an all-to-all in parts whose sizes the host reads; padded ones, and those of other
+// dispatchers, in parts that it knows.
+ExpertLaunches launches_of_experts(const FrameworkProfile& profile) {
+  return {.are_grouped = profile.moe_grouped_gemm,
+          .fuse_routing = profile.moe_router_fusion,
+          .fuse_permutation = profile.moe_permute_fusion,
+          .read_sizes = profile.moe_dispatcher == MoeDispatcher::kAllToAll &&
+                        profile.moe_capacity_factor == 0};
+}
+
 // A layer of which CUDA graphs may hold a part.
 HostCost layer_launches(const Job& job, const Plan& plan, const LayerSpec& layer,
                         const HostLaunches& host, const HostTable& table) {
@@ -107,11 +121,11 @@ HostCost layer_launches(const Job& job, const Plan& plan, const LayerSpec& layer
       break;
     case CudaGraphs::kNone:
       cost = eager_launches(job, plan, layer, host, table);
-      routing = routing_launches(job, table);
+      routing = routing_launches(job, host, table);
       break;
   }
   if (layer.is_moe) {
-    add(cost, 1, expert_launches(job, plan, table, routing));
+    add(cost, 1, expert_launches(job, plan, host, table, routing));
   }
   return cost;
 }
@@ -161,6 +175,8 @@ double host_orthogonalize_s(const Job& job) {
 constinit const HostLaunches kHost = {.numbers = kEngineNumbers,
                                       .layer = layer_launches,
                                       .launches_once = launches_once,
+                                      .waits_for_kernels = waits_for_kernels,
+                                      .experts = launches_of_experts,
                                       .layer_hooks = layer_hooks,
                                       .end_hooks = end_hooks,
                                       .latent_and_shared = latent_and_shared,

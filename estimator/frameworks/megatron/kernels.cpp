@@ -185,6 +185,10 @@ double fp8_rate_share(const Job& job) {
   return job.profile.fp8_recipe == Fp8Recipe::kBlockwise ? kBlockwiseShare.value : 1;
 }
 
+bool adds_deterministically(const Job& job) {
+  return job.profile.deterministic_attention;
+}
+
 bool casts_router(const Job& job) {
   return job.profile.moe_router_casts;
 }
@@ -214,9 +218,9 @@ constinit const BlockKernels kKernels = {.host = kHost,
                                          .fp8_rounding = engine_rounding,
                                          .fp8_rate_share = fp8_rate_share,
                                          .apart_product_s = kApartProduct,
-                                         .attention_backend = attention_backend,
+                                         .attention_kernels = attention_backend,
                                          .saves_probabilities = saves_probabilities,
-                                         .counts_deterministic_attention = true,
+                                         .adds_deterministically = adds_deterministically,
                                          .casts_router = casts_router,
                                          .expert_choice = expert_choice,
                                          .expert_exchange = expert_exchange,
@@ -228,6 +232,7 @@ constinit const BlockKernels kKernels = {.host = kHost,
 constinit const BlockKernels kLocalKernels = {.host = kLocalHost,
                                               .layer = local_layer_kernels,
                                               .weight_gradient = plain_weight_gradient,
+                                              .attention_kernels = asked_attention_backend,
                                               .expert_choice = expert_choice,
                                               .expert_exchange = expert_exchange,
                                               .exchange_cost = exchange_cost,

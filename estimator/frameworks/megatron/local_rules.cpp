@@ -2,6 +2,7 @@
 
 #include "estimator/frameworks/megatron/both_specs_rules.h"
 #include "estimator/frameworks/megatron/state_rules.h"
+#include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 #include "estimator/validity/rules.h"
@@ -104,7 +105,7 @@ constexpr std::array kLocalRules = {
     kRecomputeLayers,
     kRecomputeModulesExist,
     kOverlapParamGather,
-    kMicrobatchTooLarge,
+    kMicrobatchTooLargeWith<widths_where_deterministic>,
 };
 
 }  // namespace

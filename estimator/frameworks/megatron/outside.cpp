@@ -6,11 +6,11 @@
 #include <array>
 
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
+#include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/frameworks/pieces/communicators.h"
 #include "estimator/frameworks/pieces/memory_model.h"
-#include "estimator/plan/expert_routing.h"
 
 namespace shardplan::megatron {
 namespace {

@@ -11,6 +11,7 @@
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/overlap_rules.h"
 #include "estimator/frameworks/megatron/state_rules.h"
+#include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 #include "estimator/validity/rules.h"
@@ -151,6 +152,20 @@ constexpr ValidityRule kDeferredWgrads = {
                  "0, or deferred_embedding_wgrads 0";
         }};
 
+// Unfused attention, and a mask, hold pairs of positions; the all-gather dispatcher all ranks'
+// tokens.
+OptionWidths option_widths(const Job& job) {
+  const FrameworkProfile& profile = job.profile;
+  const bool may_be_unfused = profile.attention_backend == AttentionBackend::kUnfused ||
+                              profile.attention_backend == AttentionBackend::kLocal ||
+                              may_find_no_kernel(profile);
+  const bool gathers = profile.moe_dispatcher == MoeDispatcher::kAllGather;
+  return {
+      .pairs = pairs_of_token(
+          job, (may_be_unfused ? job.model.num_heads : 0) + (profile.attention_mask ? 1 : 0)),
+      .gathered = gathers ? static_cast<double>(job.cluster.world_size() * job.model.hidden) : 0};
+}
+
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
@@ -226,7 +241,7 @@ constexpr std::array kRules = {
     kFp8ParamGatherOffload,
     kFp8Tokens,
     kFp8Widths,
-    kMicrobatchTooLarge,
+    kMicrobatchTooLargeWith<option_widths>,
 };
 
 }  // namespace

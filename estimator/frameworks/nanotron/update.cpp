@@ -24,9 +24,14 @@ KernelBytes buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t re
   return {.fused = grad, .streamed = 3 * grad + copies};
 }
 
+// ZeRO stages up to all_reduced_zero do (trainer.py, training_step: reduce_scatter=False).
+bool sums_whole(const FrameworkProfile& profile, const Plan& plan) {
+  return plan.zero <= profile.all_reduced_zero;
+}
+
 }  // namespace
 
-constinit const UpdateTimes kUpdate = {.step_kernels = step_kernels,
-                                       .buffer_kernels = buffer_kernels};
+constinit const UpdateTimes kUpdate = {
+    .sums_whole = sums_whole, .step_kernels = step_kernels, .buffer_kernels = buffer_kernels};
 
 }  // namespace shardplan::nanotron

@@ -37,7 +37,7 @@ LossKernels loss_kernels(const Job& job, const Plan&, std::int64_t tokens) {
 
 // Whether it rounds an output gradient for one product at a time: in pieces of tokens for the
 // input's gradient, then at once for the weight's. Pieces that no product in fp8 takes, of less
-// than 16 tokens, only hide communication (step_limit.cpp).
+// than 16 tokens, only hide communication (choices.h, set_fastest).
 bool rounds_gradient_again(const BlockContext& context) {
   return context.job.profile.tensor_parallel_chunk_tokens >= 16 &&
          token_pieces(context.job, context.plan) > 1;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/schedule.h"
 #include "estimator/validity/limits.h"
@@ -267,7 +268,7 @@ constexpr std::array kRules = {
     kRoutedTokensByTp,
     kFp8NeedsGpu,
     kFp8Products,
-    kMicrobatchTooLarge,
+    kMicrobatchTooLargeWith<widths_where_deterministic>,
 };
 
 }  // namespace

@@ -24,8 +24,8 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
                  const MicrobatchWork& work) {
   const std::int64_t units = std::ssize(job.model.layers) / plan.pp + 2;
   const auto reduced_s = [&](const BesideCost& cost) {
-    return job.profile.overlap_grad_reduce ? in_pieces_s(cost, work.backward_s, units)
-                                           : cost.alone_s;
+    return update.reduces_beside_backward ? in_pieces_s(cost, work.backward_s, units)
+                                          : cost.alone_s;
   };
   const double gathered_beside_s = in_pieces_s(update.gather, work.forward_s, units);
   const BesideCost again = plan.zero == 3 ? update.regather : BesideCost{};
@@ -36,7 +36,7 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
   const double reduced_often_s =
       (microbatches - 1) * beside_backward_s(sum) + beside_backward_s(sum + update.replica);
   const double gathered_s =
-      job.profile.overlap_param_gather ? gathered_beside_s : update.gather.alone_s;
+      update.gathers_beside_forward ? gathered_beside_s : update.gather.alone_s;
   switch (plan.zero) {
     case 0: return reduced_s(update.all_reduce);
     case 1: return reduced_s(update.reduce + update.replica) + gathered_s;

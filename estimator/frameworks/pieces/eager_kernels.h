@@ -15,6 +15,11 @@ Passes eager_activation(double e);
 // more, where the model has them.
 Passes with_head_norms(const Passes& rotary, const ModelSpec& model);
 
+// Attention runs in the kernels that an option names.
+inline AttentionBackend asked_attention_backend(const Job& job, const Plan& /*plan*/) {
+  return job.profile.attention_backend;
+}
+
 // PyTorch's cross_entropy of logits cast to fp32.
 inline constexpr Passes kEagerLoss{.forward = {.streamed = 12, .converted = 6},
                                    .backward = {.fused = 10, .streamed = 12}};

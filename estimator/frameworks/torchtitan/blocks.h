@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/stage_state.h"
@@ -66,12 +67,12 @@ struct TitanBlock {
   std::int64_t gathered() const { return shape.hidden * shape.tokens; }  // h*T
   std::int64_t ffn_width() const { return div_ceil(job.model.ffn, plan.tp); }
   std::int64_t shared_width() const { return div_ceil(job.model.moe.shared_ffn, plan.tp); }
-  bool is_compiled() const { return job.profile.compiles_layers(); }
+  bool is_compiled() const { return compiles_layers(job.profile); }
   // A dense block is one graph. Of a mixture attention, router and the experts' products are graphs
   // of their own, which save the same whatever is recomputed.
   bool compiles_blocks() const { return is_compiled() && !has_experts(); }
   bool compiles_parts() const { return is_compiled() && has_experts(); }
-  bool compiles_loss() const { return job.profile.compiles_loss(); }
+  bool compiles_loss() const { return torchtitan::compiles_loss(job.profile); }
   // Gradients of weights within a block: autocast casts each to fp32 as it is made.
   DType weight_gradient() const { return residual(); }
   DType residual() const { return is_autocast() ? DType::kFp32 : shape.dtype; }

@@ -1,5 +1,6 @@
 #include "estimator/frameworks/torchtitan/chunk.h"
 
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
 
 namespace shardplan::torchtitan {
@@ -14,7 +15,7 @@ std::vector<std::int64_t> in_bf16(std::vector<std::int64_t> elements) {
 }
 
 std::unique_ptr<EagerLayer> eager_layer(const Job& job, TitanTape& tape, const TitanSizes& sizes) {
-  if (job.profile.compiles_layers() && sizes.moe.exists) {
+  if (compiles_layers(job.profile) && sizes.moe.exists) {
     return std::make_unique<CompiledMixture>(tape, sizes);
   }
   return std::make_unique<EagerLayer>(tape, sizes);
@@ -30,9 +31,9 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const SizesOfLayers& si
       fsdp_(fsdp),
       eager_{eager_layer(job, tape, sizes.front()), eager_layer(job, tape, sizes.back())},
       compiled_(tape, sizes_),
-      compiles_blocks_(job.profile.compiles_layers() && !sizes_.moe.exists),
+      compiles_blocks_(compiles_layers(job.profile) && !sizes_.moe.exists),
       embedding_(tape, sizes_),
-      head_(tape, sizes_, job.profile.compiles_loss(), plan.pp > 1),
+      head_(tape, sizes_, compiles_loss(job.profile), plan.pp > 1),
       replays_ops_(plan.recompute.policy == "every_second_matmul"),
       is_sharded_(plan.zero == 3),
       root_holds_ends_(plan.zero == 3 && job.profile.root_holds_ends),

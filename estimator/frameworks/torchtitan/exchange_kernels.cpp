@@ -1,5 +1,6 @@
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
 
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_context_parallel.h"
 #include "estimator/time/block_work.h"
@@ -94,8 +95,8 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
 BlockTime torchtitan_sequence_copies(const BlockContext& context, double in_bytes,
                                      double out_bytes) {
   const KernelBytes scattered = {.fused = 2};
-  const KernelBytes several = context.job.profile.compiles_layers() ? KernelBytes{.fused = 2}
-                                                                    : KernelBytes{.rearranged = 2};
+  const KernelBytes several =
+      compiles_layers(context.job.profile) ? KernelBytes{.fused = 2} : KernelBytes{.rearranged = 2};
   const KernelBytes gathered = context.plan.micro_batch > 1 ? several : KernelBytes{};
   BlockTime time = memory_bound(context, in_bytes, {.forward = gathered, .backward = scattered});
   add(time, memory_bound(context, out_bytes, {.forward = scattered, .backward = gathered}));
@@ -106,7 +107,7 @@ BlockTime torchtitan_ring_merges(const BlockContext& context, const LayerSpec&,
                                  const AttentionWork& work) {
   const double c = number(context.plan.cp);
   const RingKernels kernels =
-      context.job.profile.compiles_layers() ? compiled_ring_merges(c) : eager_ring_merges(c);
+      compiles_layers(context.job.profile) ? compiled_ring_merges(c) : eager_ring_merges(c);
   BlockTime time =
       memory_bound(context, number(context.tokens * work.heads * work.qk_dim), kernels.query);
   add(time,

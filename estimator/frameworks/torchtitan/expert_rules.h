@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/plan/units.h"
 #include "estimator/validity/sizes.h"
 #include "estimator/validity/unsupported.h"
@@ -66,7 +67,7 @@ inline constexpr ValidityRule kCompiledExperts = {
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return has_experts(job) && job.profile.compiles_layers() && !job.model.qk_norm;
+          return has_experts(job) && compiles_layers(job.profile) && !job.model.qk_norm;
         },
     .explain =
         [](const Job& job, const Plan&) {

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/time/host_time.h"
 
 namespace shardplan::torchtitan {
@@ -80,7 +81,7 @@ HostCost latent_and_shared(const Job& job, const LayerSpec& layer, const HostTab
 HostCost chosen_by_operator(const Job& job, const Plan& plan, const LayerSpec& layer,
                             const HostCost& launches, const HostTable& table) {
   HostCost cost;
-  if (!job.profile.compiles_layers()) {
+  if (!compiles_layers(job.profile)) {
     const double slower = host_factor(job, table);
     const double growth = growth_with_tp(table, plan, launches.forward_s, slower);
     add(cost, growth * dispatched_operators(job, plan, layer, table),

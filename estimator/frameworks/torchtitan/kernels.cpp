@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
 #include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/plan/number.h"
@@ -78,7 +79,7 @@ LayerKernels compiled_kernels(double e) {
 
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
-  const bool is_compiled = job.profile.compiles_layers();
+  const bool is_compiled = compiles_layers(job.profile);
   LayerKernels kernels = is_compiled ? compiled_kernels(e) : eager_kernels(e);
   if (job.model.is_mla()) {
     kernels.rotary = latent_rotation(job.model, e);
@@ -96,7 +97,7 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
 // as fused kernels.
 LossKernels loss_kernels(const Job& job, const Plan&, std::int64_t tokens) {
   constexpr Passes kCompiledLoss{.forward = {.streamed = 4}, .backward = {.streamed = 4}};
-  return {.logit = job.profile.compiles_loss() ? kCompiledLoss : kEagerLoss, .tokens = tokens};
+  return {.logit = compiles_loss(job.profile) ? kCompiledLoss : kEagerLoss, .tokens = tokens};
 }
 
 // Gradients of later microbatches, a weight. Under FSDP those of a pipeline stay whole until the
@@ -154,6 +155,7 @@ std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
 constinit const BlockKernels kKernels = {.host = kHost,
                                          .layer = layer_kernels,
                                          .weight_gradient = weight_gradient,
+                                         .attention_kernels = asked_attention_backend,
                                          .context_parallel_merges = torchtitan_ring_merges,
                                          .keeps_gathered_input = true,
                                          .sequence_copies = torchtitan_sequence_copies,

@@ -1,6 +1,7 @@
 // What of multi-head latent attention is modelled in torchtitan: DeepSeek's models.
 #pragma once
 
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/plan/units.h"
 #include "estimator/validity/unsupported.h"
 
@@ -41,7 +42,7 @@ inline constexpr ValidityRule kLatentEager = {
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return is_latent(job) && (job.profile.compiles_layers() || job.profile.root_holds_ends);
+          return is_latent(job) && (compiles_layers(job.profile) || job.profile.root_holds_ends);
         },
     .explain =
         [](const Job& job, const Plan&) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/frameworks/torchtitan/expert_rules.h"
 #include "estimator/frameworks/torchtitan/latent_rules.h"
 #include "estimator/plan/layer_partition.h"
@@ -265,7 +266,7 @@ constexpr std::array kRules = {
     kRanksShareShards,
     kZeroFitsShards,
     kFp8NeedsGpu,
-    kMicrobatchTooLarge,
+    kMicrobatchTooLargeWith<widths_where_deterministic>,
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
+#include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/ledger/stage_tensors.h"
 
@@ -98,7 +99,7 @@ std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& sta
 void add_forward_casts(TitanState& state) {
   const Recompute& recompute = state.plan.recompute;
   const bool recomputes =
-      recompute.granularity != RecomputeGranularity::kNone && !state.job.profile.compiles_layers();
+      recompute.granularity != RecomputeGranularity::kNone && !compiles_layers(state.job.profile);
   std::int64_t casts = 0;
   for (const TitanLayers& layers : state.layers) {
     const TitanBlock& block = layers.block;

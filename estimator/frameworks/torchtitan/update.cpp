@@ -38,7 +38,8 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
 double exposed_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& update,
                         double microbatches, const MicrobatchWork& work) {
   if (!gathers_once(job.profile, plan)) {
-    return microbatches * exposed_every_microbatch_s(job, update, work);
+    const double again = job.profile.reshard_after_forward == ReshardAfterForward::kNever ? 0 : 1;
+    return microbatches * exposed_every_microbatch_s(update, work, again);
   }
   const double copies_s = update.gather_copies_s + update.reduce_copies_s;
   return beside_compute_s(update.gather, work.forward_s) +

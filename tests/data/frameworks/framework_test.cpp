@@ -40,12 +40,15 @@ TEST_CASE("seven profiles are shipped, two in three versions, each with version 
   }
 }
 
-TEST_CASE("a profile has the layout of its framework, without a file as well") {
+TEST_CASE("a profile has the layout of its framework, without a file as well, and its choices") {
   CHECK(FrameworkProfile{}.layout == framework_of(FrameworkProfile{}).layout);
   const Library library;
   for (const std::string& name : library.framework_names()) {
     const FrameworkProfile profile = library.framework(name);
     CHECK(profile.layout == framework_of(profile).layout);
+    const FrameworkChoices& choices = framework_of(profile).choices;
+    CHECK((profile.choices.counted_ends == choices.counted_ends));
+    CHECK((profile.choices.overlaps == choices.overlaps));
   }
 }
 

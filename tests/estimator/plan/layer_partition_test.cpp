@@ -10,6 +10,7 @@ namespace {
 
 Job job_with_layers(std::size_t layers) {
   Job job;
+  set_framework(job.profile, MemoryModel::kMegatron);
   job.model.layers.resize(layers);
   return job;
 }

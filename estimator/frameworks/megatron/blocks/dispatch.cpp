@@ -3,6 +3,7 @@
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 
 #include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/plan/expert_routing.h"
 
 #include <algorithm>

@@ -25,15 +25,14 @@ TEST_CASE("experts that run one after the other cost the host for each; ep divid
   const double eight = both(host_cost(job, {}, {.is_moe = true}));
   CHECK(all == doctest::Approx(41.5e-3).epsilon(0.02));
   CHECK(eight == doctest::Approx(15.0e-3).epsilon(0.02));
-  // 16 experts on each of two ranks, beside the exchange between them.
+  // 16 experts on each of two ranks, and the exchange between them.
   job.model.moe.num_experts = 16;
   const double sixteen = both(host_cost(job, {}, {.is_moe = true}));
-  job.profile.moe_capacity_factor = 1;
-  job.model.moe.num_experts = 32;
-  const double half_padded = both(host_cost(job, {.ep = 2}, {.is_moe = true}));
+  const HostTable& table = *host_table(job.profile);
+  const double exchange = host_factor(job, table) * both(table.expert_parallel);
   CHECK(sixteen - eight == doctest::Approx((all - eight) / 3));
-  CHECK(half_padded == doctest::Approx(sixteen));
-  CHECK(half > sixteen);
+  CHECK(half == doctest::Approx(sixteen + exchange));
+  CHECK(exchange > 0);
   CHECK(dense < eight / 2);
 }
 
