@@ -1,16 +1,13 @@
 #include "data/frameworks/host_numbers.h"
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <variant>
-#include <vector>
 
-#include "data/read/json_message.h"
+#include "data/read/provenance.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/plan/host_table.h"
-#include "estimator/plan/memory_estimate.h"
 
 namespace shardplan {
 namespace {
@@ -30,16 +27,6 @@ double read_plain_number(ObjectReader& reader, const HostNumber& number) {
                            : reader.number("value", 1e-3, 1e3);
 }
 
-void read_origin(ObjectReader& reader) {
-  const std::string word = reader.string("origin");
-  if (std::ranges::find(kOriginNames, word) == kOriginNames.end()) {
-    throw reader.error(
-        "origin", "found \"" + shown(word, Encoding::kUtf8) + "\", expected one of " +
-                      joined(std::vector<std::string>(kOriginNames.begin(), kOriginNames.end())));
-  }
-  reader.string("source");
-}
-
 void read_number(const HostNumber& number, const JsonValue& value, const std::string& file,
                  HostTable& table) {
   ObjectReader reader(value, file);
@@ -49,7 +36,7 @@ void read_number(const HostNumber& number, const JsonValue& value, const std::st
   } else {
     table.*std::get<double HostTable::*>(number.member) = read_plain_number(reader, number);
   }
-  read_origin(reader);
+  read_provenance(reader);
   reader.finish();
 }
 

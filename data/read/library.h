@@ -61,7 +61,7 @@ struct ModelFile {
 };
 
 // Files are found in library.cpp; what they say of models, GPUs and frameworks is read in
-// models/preset.cpp, clusters/machine.cpp and frameworks/framework.cpp.
+// models/preset.cpp, clusters/machine.cpp, frameworks/framework.cpp and time/constants.cpp.
 class Library {
  public:
   Library();                                            // embedded data
@@ -86,6 +86,8 @@ class Library {
   // One node of this GPU with the network it is usually sold with: the defaults of a cluster.
   ClusterSpec usual_cluster(const std::string& gpu_name_or_path,
                             const std::string& where = "") const;
+  // Of every GPU and cluster of the library.
+  const std::shared_ptr<const TimeConstants>& time_constants() const;
   // The profile's defaults. Unknown frameworks are InputErrors; known_framework tells before.
   FrameworkProfile framework(const std::string& name, const std::string& where = "") const;
   bool known_framework(const std::string& name) const;
@@ -116,6 +118,7 @@ class Library {
     std::map<std::string, JsonFile> files;              // by path
     std::map<std::string, ProfileFile> profiles;        // by framework
     std::map<std::string, ClusterSpec> usual_clusters;  // by the GPU's name
+    std::shared_ptr<const TimeConstants> time_constants;
   };
 
   std::string directory_;                                  // "": embedded
