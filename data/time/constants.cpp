@@ -66,7 +66,7 @@ void read_unit(ObjectReader& entry, const TimeConstant& constant) {
 }
 
 void read_constant(const TimeConstant& constant, const JsonValue& value, const std::string& file,
-                   TimeConstants& constants) {
+                   TimeConstants& constants, Provenances& provenances) {
   ObjectReader entry(value, file);
   if (const auto* choice = std::get_if<ChoiceCost TimeConstants::*>(&constant.member)) {
     constants.*(*choice) = read_choice(entry, file);
@@ -77,30 +77,35 @@ void read_constant(const TimeConstant& constant, const JsonValue& value, const s
     constants.*std::get<double TimeConstants::*>(constant.member) = read_plain(entry, constant);
   }
   read_unit(entry, constant);
-  read_provenance(entry);
+  provenances.emplace(constant.name, read_provenance(entry));
   entry.finish();
 }
 
 }  // namespace
 
-TimeConstants read_time_constants(const JsonValue& value, const std::string& file) {
+TimeConstantsFile read_time_constants(const JsonValue& value, const std::string& file) {
   ObjectReader reader(value, file);
   TimeConstants constants;
+  Provenances provenances;
   for (const TimeConstant& constant : kTimeConstants) {
-    read_constant(constant, reader.value(constant.name), file, constants);
+    read_constant(constant, reader.value(constant.name), file, constants, provenances);
   }
   reader.finish();
-  return constants;
+  return {.constants = std::make_shared<const TimeConstants>(std::move(constants)),
+          .provenances = std::move(provenances)};
+}
+
+const TimeConstantsFile& Library::time_constants_file() const {
+  std::optional<TimeConstantsFile>& read = read_->time_constants;
+  if (!read) {
+    const JsonFile& source = parse(std::string(kTimeConstantsPath));
+    read = read_time_constants(source.json, source.file);
+  }
+  return *read;
 }
 
 const std::shared_ptr<const TimeConstants>& Library::time_constants() const {
-  std::shared_ptr<const TimeConstants>& constants = read_->time_constants;
-  if (constants == nullptr) {
-    const JsonFile& source = parse(std::string(kTimeConstantsPath));
-    constants =
-        std::make_shared<const TimeConstants>(read_time_constants(source.json, source.file));
-  }
-  return constants;
+  return time_constants_file().constants;
 }
 
 }  // namespace shardplan

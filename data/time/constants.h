@@ -4,6 +4,7 @@
 #include <string>
 
 #include "data/read/json_reader.h"
+#include "data/read/library.h"
 #include "estimator/plan/time_constants.h"
 
 namespace shardplan {
@@ -11,6 +12,6 @@ namespace shardplan {
 inline constexpr std::string_view kTimeConstantsPath = "time/constants.json";
 
 // Reads every constant, no other.
-TimeConstants read_time_constants(const JsonValue& value, const std::string& file);
+TimeConstantsFile read_time_constants(const JsonValue& value, const std::string& file);
 
 }  // namespace shardplan

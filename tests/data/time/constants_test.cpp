@@ -48,6 +48,17 @@ TEST_CASE("constants are what their file says, to the last bit") {
   CHECK(constants.attention_backward_share.back().value == 0.587);
 }
 
+TEST_CASE("every constant has an origin and a source") {
+  const Library library;
+  const Provenances& provenances = library.time_constants_file().provenances;
+  CHECK(provenances.size() == kTimeConstants.size());
+  for (const TimeConstant& constant : kTimeConstants) {
+    CAPTURE(constant.name);
+    REQUIRE(provenances.contains(constant.name));
+    CHECK_FALSE(provenances.find(constant.name)->second.source.empty());
+  }
+}
+
 TEST_CASE("every GPU and cluster of a library has its constants") {
   const Library library;
   for (const std::string& name : library.gpu_names()) {
