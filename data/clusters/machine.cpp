@@ -197,9 +197,11 @@ void require_links(const ObjectReader& reader, const ClusterSpec& cluster, const
 }
 
 // A GPU file: the chip, and one node of it as it is usually sold.
-ClusterSpec read_gpu_file(const JsonValue& value, const std::string& file) {
+ClusterSpec read_gpu_file(const JsonValue& value, const std::string& file,
+                          const std::shared_ptr<const TimeConstants>& constants) {
   ObjectReader reader(value, file);
   GpuSpec gpu;
+  gpu.constants = constants;
   gpu.id = reader.string("id");
   gpu.aliases = reader.strings("aliases");
   gpu.compute_capability = reader.integer("compute_capability", 10, 999);
@@ -287,7 +289,7 @@ std::vector<std::string> gpu_words(const Library& library) {
 }  // namespace
 
 GpuSpec read_gpu(const JsonValue& value, const std::string& file) {
-  return read_gpu_file(value, file).gpu;
+  return read_gpu_file(value, file, nullptr).gpu;
 }
 
 ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const Library& library) {
@@ -297,7 +299,7 @@ ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const 
   const ClusterSpec usual =
       by_name ? library.usual_cluster(
                     gpu.string, file + ":" + std::to_string(gpu.line) + ": " + gpu.pointer + ": ")
-              : read_gpu_file(gpu, file);
+              : read_gpu_file(gpu, file, library.time_constants());
   ClusterSpec cluster = read_shape(reader, usual);
   const GpuSpec& spec = cluster.gpu;
   require_links(reader, cluster, spec);
@@ -334,7 +336,7 @@ ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
                                    const std::string& where) const {
   if (is_path(gpu_name_or_path)) {
     const JsonValue gpu = parse_text(read_text_file(gpu_name_or_path, where), gpu_name_or_path);
-    return read_gpu_file(gpu, gpu_name_or_path);
+    return read_gpu_file(gpu, gpu_name_or_path, time_constants());
   }
   const auto read = read_->usual_clusters.find(gpu_name_or_path);
   if (read != read_->usual_clusters.end()) {
@@ -348,7 +350,7 @@ ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
                      suggestion(in_lower_case(gpu_name_or_path), gpu_words(*this)));
   }
   const JsonFile& gpu = parse(path);
-  ClusterSpec usual = read_gpu_file(gpu.json, gpu.file);
+  ClusterSpec usual = read_gpu_file(gpu.json, gpu.file, time_constants());
   usual.name = name_of_shape(usual, in_lower_case(gpu_name_or_path));
   return read_->usual_clusters[gpu_name_or_path] = usual;
 }

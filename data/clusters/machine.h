@@ -9,8 +9,9 @@
 
 namespace shardplan {
 
-// Cluster and GPU from their JSON objects (library files, case lines).
+// From the JSON object of a library file or a case line.
 ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const Library& library);
+// A GPU alone, without the constants of the time model.
 GpuSpec read_gpu(const JsonValue& value, const std::string& file);
 
 }  // namespace shardplan

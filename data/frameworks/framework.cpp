@@ -165,7 +165,7 @@ ProfileFile read_profile(const Library& library, const std::string& framework) {
   result.profile.version = reader.string("version");
   reader.string("source");
   read_declarations(reader, source.file, result);
-  read_host_numbers(reader, source.file, result.profile);
+  read_host_numbers(reader, source.file, result.profile, result.host_numbers);
   reader.finish();
   return result;
 }

@@ -1,16 +1,13 @@
 #include "data/frameworks/host_numbers.h"
 
-#include <algorithm>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <variant>
-#include <vector>
 
-#include "data/read/json_message.h"
+#include "data/read/provenance.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/plan/host_table.h"
-#include "estimator/plan/memory_estimate.h"
 
 namespace shardplan {
 namespace {
@@ -30,18 +27,8 @@ double read_plain_number(ObjectReader& reader, const HostNumber& number) {
                            : reader.number("value", 1e-3, 1e3);
 }
 
-void read_origin(ObjectReader& reader) {
-  const std::string word = reader.string("origin");
-  if (std::ranges::find(kOriginNames, word) == kOriginNames.end()) {
-    throw reader.error(
-        "origin", "found \"" + shown(word, Encoding::kUtf8) + "\", expected one of " +
-                      joined(std::vector<std::string>(kOriginNames.begin(), kOriginNames.end())));
-  }
-  reader.string("source");
-}
-
-void read_number(const HostNumber& number, const JsonValue& value, const std::string& file,
-                 HostTable& table) {
+Provenance read_number(const HostNumber& number, const JsonValue& value, const std::string& file,
+                       HostTable& table) {
   ObjectReader reader(value, file);
   if (const auto* cost = std::get_if<HostCost HostTable::*>(&number.member)) {
     const double factor = reader.number_or("factor", 1, 0, 1);
@@ -49,19 +36,22 @@ void read_number(const HostNumber& number, const JsonValue& value, const std::st
   } else {
     table.*std::get<double HostTable::*>(number.member) = read_plain_number(reader, number);
   }
-  read_origin(reader);
+  Provenance provenance = read_provenance(reader);
   reader.finish();
+  return provenance;
 }
 
 void read_table(std::string_view key, ObjectReader& reader, const std::string& file,
-                std::span<const HostNumber> numbers, bool is_version, HostTable& table) {
+                std::span<const HostNumber> numbers, bool is_version, HostTable& table,
+                Provenances& provenances) {
   if (numbers.empty() || (is_version && !reader.has(key))) {
     return;
   }
   ObjectReader members(reader.value(key), file);
   for (const HostNumber& number : numbers) {
     if (!is_version || members.has(number.name)) {
-      read_number(number, members.value(number.name), file, table);
+      provenances.insert_or_assign(std::string(key) + "/" + std::string(number.name),
+                                   read_number(number, members.value(number.name), file, table));
     }
   }
   members.finish();
@@ -69,15 +59,17 @@ void read_table(std::string_view key, ObjectReader& reader, const std::string& f
 
 }  // namespace
 
-void read_host_numbers(ObjectReader& reader, const std::string& file, FrameworkProfile& profile) {
+void read_host_numbers(ObjectReader& reader, const std::string& file, FrameworkProfile& profile,
+                       Provenances& provenances) {
   const HostLaunches& launches = framework_of(profile).kernels.host;
   if (launches.numbers.empty()) {
     return;
   }
   const bool is_version = profile.host != nullptr;
   HostTables tables = is_version ? *profile.host : HostTables{};
-  read_table("host", reader, file, launches.numbers, is_version, tables.eager);
-  read_table("compiled_host", reader, file, launches.compiled_numbers, is_version, tables.compiled);
+  read_table("host", reader, file, launches.numbers, is_version, tables.eager, provenances);
+  read_table("compiled_host", reader, file, launches.compiled_numbers, is_version, tables.compiled,
+             provenances);
   profile.host = std::make_shared<const HostTables>(tables);
 }
 

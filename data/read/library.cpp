@@ -33,7 +33,7 @@ Library::Library() {
 }
 
 Library::Library(const std::string& data_directory) : directory_(data_directory) {
-  for (const char* folder : {"models", "gpus", "clusters", "frameworks", "arguments"}) {
+  for (const char* folder : {"models", "gpus", "clusters", "frameworks", "arguments", "time"}) {
     std::error_code failed;
     const std::filesystem::path path = std::filesystem::path(directory_) / folder;
     for (std::filesystem::directory_iterator entry(path, failed), end; !failed && entry != end;

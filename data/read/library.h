@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "data/models/config.h"
 #include "data/read/json_reader.h"
+#include "data/read/provenance.h"
 #include "data/read/text_file.h"
 #include "estimator/plan/cluster_spec.h"
 #include "estimator/plan/framework_profile.h"
@@ -52,6 +54,12 @@ struct ProfileFile {
   FrameworkProfile profile;  // with its defaults
   std::vector<ProfileOption> options;
   std::vector<ProfileOption> plan_defaults;  // where a plan is silent: "default_zero", ...
+  Provenances host_numbers;                  // of the host: "host/layer", "compiled_host/layer"
+};
+
+struct TimeConstantsFile {
+  std::shared_ptr<const TimeConstants> constants;
+  Provenances provenances;
 };
 
 // A config.json and the model's name.
@@ -61,7 +69,7 @@ struct ModelFile {
 };
 
 // Files are found in library.cpp; what they say of models, GPUs and frameworks is read in
-// models/preset.cpp, clusters/machine.cpp and frameworks/framework.cpp.
+// models/preset.cpp, clusters/machine.cpp, frameworks/framework.cpp and time/constants.cpp.
 class Library {
  public:
   Library();                                            // embedded data
@@ -86,6 +94,9 @@ class Library {
   // One node of this GPU with the network it is usually sold with: the defaults of a cluster.
   ClusterSpec usual_cluster(const std::string& gpu_name_or_path,
                             const std::string& where = "") const;
+  // Of every GPU and cluster of the library.
+  const std::shared_ptr<const TimeConstants>& time_constants() const;
+  const TimeConstantsFile& time_constants_file() const;
   // The profile's defaults. Unknown frameworks are InputErrors; known_framework tells before.
   FrameworkProfile framework(const std::string& name, const std::string& where = "") const;
   bool known_framework(const std::string& name) const;
@@ -116,6 +127,7 @@ class Library {
     std::map<std::string, JsonFile> files;              // by path
     std::map<std::string, ProfileFile> profiles;        // by framework
     std::map<std::string, ClusterSpec> usual_clusters;  // by the GPU's name
+    std::optional<TimeConstantsFile> time_constants;
   };
 
   std::string directory_;                                  // "": embedded

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "estimator/frameworks/framework.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/kernel_time.h"
 
 namespace shardplan {
@@ -100,10 +100,9 @@ MeasuredTimes best_times(const GpuSpec& gpu, std::int64_t length,
   }
   times.grouped = best_grouped(times.grouped);
   for (AttentionCurve& curve : times.attention) { curve = best_attention(gpu, curve, length); }
-  times.copy_bytes_per_s /= kFusedShare.value;  // fused kernels as fast as a copy
+  times.copy_bytes_per_s /= gpu.constants->fused_share;  // fused kernels as fast as a copy
   for (CollectiveCurve& curve : times.collectives) { curve = best_collective(curve); }
   times.beside = BesideRates{};
-  times.piece_s = 0;
   for (CollectiveCurve& curve : times.copies.collectives) { curve = best_collective(curve); }
   times.copies.beside = BesideRates{};
   return times;
@@ -120,6 +119,12 @@ Overlaps all_overlaps(const Job& job) {
           .tp_pieces = job.sequence_length};
 }
 
+std::shared_ptr<const TimeConstants> best_constants(const TimeConstants& constants) {
+  TimeConstants best = constants;
+  best.piece_s = 0;
+  return std::make_shared<const TimeConstants>(best);
+}
+
 }  // namespace
 
 std::optional<Job> without_losses(const Job& job, std::optional<double> products_flops_per_s) {
@@ -128,6 +133,7 @@ std::optional<Job> without_losses(const Job& job, std::optional<double> products
   }
   Job best = job;
   best.cluster.gpu.times = best_times(job.cluster.gpu, job.sequence_length, products_flops_per_s);
+  best.cluster.gpu.constants = best_constants(*job.cluster.gpu.constants);
   best.cluster.intra_node_latency_s = 0;
   best.cluster.inter_node_latency_s = 0;
   best.cluster.host_slowdown = 0;

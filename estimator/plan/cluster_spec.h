@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -111,10 +112,7 @@ struct MeasuredTimes {
   // The clock that a GPU at its limit of power keeps while it copies, over that of products;
   // nothing: not measured.
   std::optional<double> copy_clock_over_products = {};
-  double launch_s = 0;  // host time of one kernel launch
-  double piece_s =
-      4e-6;  // of every further operation where tokens go by pieces: 3.8 to 5 us more
-             // than bytes and FLOPs say (training_h200.txt, tp 2, 4 and 8); not in files
+  double launch_s = 0;                       // host time of one kernel launch
   std::vector<CollectiveCurve> collectives;  // by NCCL; by collective, then ranks; empty: one GPU
   std::optional<BesideRates> beside;         // nothing: not measured
   CopiesBetweenGpus copies;
@@ -138,9 +136,11 @@ struct NativeMemory {
 struct SustainedRates {
   double bf16_flops_per_s = 0;    // of products with sides of thousands; as much in fp16
   double fp8_flops_per_s = 0;     // 0: the chip has none
-  double attention_of_curve = 0;  // of the curves in efficiency.h
+  double attention_of_curve = 0;  // of the curves of TimeConstants
   std::string source = {};
 };
+
+struct TimeConstants;
 
 struct GpuSpec {
   std::string id;  // "H200-SXM-141GB"
@@ -157,7 +157,7 @@ struct GpuSpec {
   double memory_bytes_per_s = 0;
   double nvlink_bytes_per_s = 0;            // per GPU, one direction; 0: no NVLink
   double pcie_bytes_per_s = 0;              // per GPU, one direction
-  std::optional<SustainedRates> sustained;  // absent: the shares of an H200 (efficiency.h)
+  std::optional<SustainedRates> sustained;  // absent: the shares of an H200 (TimeConstants)
 
   // Measured by `shardplan calibrate`; absent: documented defaults are used and the report says so.
   std::optional<std::int64_t> context_bytes;             // driver-level use after context creation
@@ -168,6 +168,9 @@ struct GpuSpec {
   std::optional<MeasuredTimes> times;
   std::optional<NativeMemory> native;
   std::string calibration_source;  // command, machine, date of the measured values
+
+  // What the time model takes for granted of every GPU (time_constants.h); times need them.
+  std::shared_ptr<const TimeConstants> constants;
 };
 
 struct ClusterSpec {

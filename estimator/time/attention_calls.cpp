@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "estimator/plan/number.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/block_context_parallel.h"
-#include "estimator/time/efficiency.h"
 
 namespace shardplan {
 namespace {
@@ -84,7 +84,7 @@ class CallTimes {
     work.heads_of_call = heads_of_call_ * div_ceil(queries, work.length);
     return {.forward_s = attention_forward_s(gpu_, work),
             .backward_s = attention_backward_s(gpu_, work) /
-                          (adds_key_gradients_ ? kOwnBackwardShare.value : 1)};
+                          (adds_key_gradients_ ? gpu_.constants->own_backward_share : 1)};
   }
 
   // Forward, tiles of queries start and end once for all the keys that each of them sees: as of a
@@ -115,7 +115,7 @@ class CallTimes {
     const double rows = block.queries * number(div_ceil(model.num_heads, model.num_kv_heads));
     work.length = std::llround(2 * rows * block.keys / (rows + block.keys));
     return attention_backward_s(gpu_, work) * (kProductsByKeys + kProductsByQueries / busy) /
-           kProducts / kOwnBackwardShare.value;
+           kProducts / gpu_.constants->own_backward_share;
   }
 
   const BlockContext& context_;

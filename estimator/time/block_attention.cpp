@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "estimator/plan/number.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/attention_calls.h"
 #include "estimator/time/block_context_parallel.h"
 #include "estimator/time/block_work.h"
-#include "estimator/time/efficiency.h"
 
 namespace shardplan {
 namespace {
@@ -85,8 +85,8 @@ BlockTime core_attention(const BlockContext& context, const LayerSpec& layer) {
   time.forward_flops = work.forward_flops();
   ForwardBackward calls = attention_calls_s(context, layer, work);
   if (backend == AttentionBackend::kFlex) {
-    calls.forward_s /= kFlexForwardShare.value;
-    calls.backward_s /= kFlexBackwardShare.value;
+    calls.forward_s /= context.gpu().constants->flex_forward_share;
+    calls.backward_s /= context.gpu().constants->flex_backward_share;
   }
   time.forward_s = context.clock.attention * calls.forward_s;
   time.backward_input_s =

@@ -53,8 +53,9 @@ struct BlockKernels {
   bool gathers_before_rounding = false;
   // Grouped products of experts run in kernels whose own rates were measured.
   bool has_grouped_kernels = false;
-  // Seconds that each product of experts takes beyond its part of one product of all their rows.
-  double apart_product_s = 0;
+  // Seconds that each product of experts takes beyond its part of one product of all their rows;
+  // none: nothing.
+  double TimeConstants::*apart_product_s = nullptr;
 
   // --- attention ---
 

@@ -6,8 +6,8 @@
 
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/number.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/block_experts.h"
-#include "estimator/time/efficiency.h"
 
 namespace shardplan {
 namespace {
@@ -128,7 +128,8 @@ BlockTime casting_router(const BlockContext& context) {
   const double inputs = number(context.sharded_tokens * context.model().hidden);
   BlockTime time;
   time.forward_flops = 2 * inputs * number(context.model().moe.num_experts);
-  time.forward_s = time.forward_flops / (context.gpu().fp32_flops_per_s * kGemmShare.value);
+  const GpuSpec& gpu = context.gpu();
+  time.forward_s = time.forward_flops / (gpu.fp32_flops_per_s * gpu.constants->gemm_share);
   time.backward_input_s = time.forward_s;
   time.backward_weight_s = time.forward_s;
   note(context, PieceKind::kProduct, time);

@@ -5,10 +5,10 @@
 #include <string>
 
 #include "estimator/plan/number.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/attention_calls.h"
 #include "estimator/time/block_fp8.h"
 #include "estimator/time/collective_time.h"
-#include "estimator/time/efficiency.h"
 #include "estimator/time/elementwise.h"
 
 namespace shardplan {
@@ -43,8 +43,9 @@ std::int64_t token_pieces(const BlockContext& context) {
 
 // What products of experts take more than one product of all their rows, as measured rates are.
 double products_apart_s(const BlockContext& context, Precision precision, std::int64_t products) {
-  return products > 1 && is_measured(context.gpu(), precision)
-             ? number(products) * context.framework.apart_product_s
+  const auto apart = context.framework.apart_product_s;
+  return products > 1 && apart != nullptr && is_measured(context.gpu(), precision)
+             ? number(products) * context.gpu().constants.get()->*apart
              : 0;
 }
 
@@ -165,7 +166,7 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   once.backward_weight_s =
       backward_s(adds_as_measured ? GemmPass::kAccumulated : GemmPass::kWeightGradient, out, rows);
   if (adds && !adds_as_measured && !is_grouped) {
-    once.backward_weight_s /= kWeightGradientShare.value;
+    once.backward_weight_s /= gpu.constants->weight_gradient_share;
   }
   add_products(context, number(times), once);
   if (precision == Precision::kFp8) {

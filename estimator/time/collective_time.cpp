@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "estimator/plan/number.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 
 namespace shardplan {
 namespace {
@@ -20,19 +20,22 @@ bool has_nvlink5(const GpuSpec& gpu) {
 }
 
 double inside_bytes_per_s(const ClusterSpec& cluster) {
-  const double share = has_nvlink5(cluster.gpu) ? kNvlink5Share.value : kNvlinkShare.value;
+  const TimeConstants& of = *cluster.gpu.constants;
+  const double share = has_nvlink5(cluster.gpu) ? of.nvlink5_share : of.nvlink_share;
   return cluster.gpu.nvlink_bytes_per_s * share;
 }
 
 double exchanged_bytes_per_s(const ClusterSpec& cluster) {
-  return has_nvlink5(cluster.gpu) ? cluster.gpu.nvlink_bytes_per_s * kNvlink5ExchangeShare.value
-                                  : inside_bytes_per_s(cluster);
+  return has_nvlink5(cluster.gpu)
+             ? cluster.gpu.nvlink_bytes_per_s * cluster.gpu.constants->nvlink5_exchange_share
+             : inside_bytes_per_s(cluster);
 }
 
 // Between NVLink domains: PCIe while the group stays inside a node, else the network.
 double across_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group) {
-  return group.ranks_per_node >= group.size ? cluster.gpu.pcie_bytes_per_s * kPcieShare.value
-                                            : cluster.inter_node_bytes_per_s * kNetworkShare.value;
+  return group.ranks_per_node >= group.size
+             ? cluster.gpu.pcie_bytes_per_s * cluster.gpu.constants->pcie_share
+             : cluster.inter_node_bytes_per_s * cluster.gpu.constants->network_share;
 }
 
 double domains(const GroupShape& group) {
@@ -63,12 +66,12 @@ CollectiveTime ring_gather(const ClusterSpec& cluster, const GroupShape& group, 
           .bytes_s = bytes * (n - 1) / n / ring_bytes_per_s(cluster, group)};
 }
 
-// Up and down a binary tree of domains, a chain inside each: 0.92 of the ring's bandwidth, and a
-// step across has twice the latency of a ring's (28 against 14 us there).
+// Up and down a binary tree of domains, a chain inside each; a step across has twice the latency of
+// a ring's (28 against 14 us there).
 double tree_all_reduce_s(const ClusterSpec& cluster, const GroupShape& group, double bytes) {
   const double k = static_cast<double>(group.ranks_per_domain);
   const double depth = std::log2(domains(group));
-  return 2 * (bytes / (0.92 * ring_bytes_per_s(cluster, group)) +
+  return 2 * (bytes / (cluster.gpu.constants->tree_share * ring_bytes_per_s(cluster, group)) +
               (k - 1) * cluster.intra_node_latency_s + depth * 2 * cluster.inter_node_latency_s);
 }
 
@@ -113,7 +116,7 @@ CollectiveTime documented(const ClusterSpec& cluster, const GroupShape& group,
   CollectiveTime time = collective == Collective::kAllToAll    ? exchange(cluster, group, bytes)
                         : collective == Collective::kAllReduce ? ring_or_tree(cluster, group, bytes)
                                                                : ring_gather(cluster, group, bytes);
-  time.start_s += kCollectiveLaunch.value;
+  time.start_s += cluster.gpu.constants->collective_launch_s;
   return time;
 }
 
@@ -221,8 +224,9 @@ std::optional<CollectiveTime> measured(const ClusterSpec& cluster, const GroupSh
 }  // namespace
 
 double domain_bytes_per_s(const ClusterSpec& cluster) {
-  return cluster.gpu.nvlink_bytes_per_s > 0 ? inside_bytes_per_s(cluster)
-                                            : cluster.gpu.pcie_bytes_per_s * kPcieShare.value;
+  return cluster.gpu.nvlink_bytes_per_s > 0
+             ? inside_bytes_per_s(cluster)
+             : cluster.gpu.pcie_bytes_per_s * cluster.gpu.constants->pcie_share;
 }
 
 double rank_bytes_per_s(const ClusterSpec& cluster, const GroupShape& group,

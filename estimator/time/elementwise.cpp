@@ -25,15 +25,17 @@ Passes operator+(const Passes& a, const Passes& b) {
   return {.forward = a.forward + b.forward, .backward = a.backward + b.backward};
 }
 
-KernelBytes at_share(double bytes, const EfficiencyConstant& share) {
-  return {.fused = bytes * kFusedShare.value / share.value};
+KernelBytes at_share(const GpuSpec& gpu, double bytes, double TimeConstants::*share) {
+  const TimeConstants& of = *gpu.constants;
+  return {.fused = bytes * of.fused_share / of.*share};
 }
 
 double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes) {
-  const double as_fused = bytes.fused + (bytes.streamed / kStreamedShare.value +
-                                         bytes.converted / kConvertedShare.value +
-                                         bytes.rearranged / kRearrangedShare.value) *
-                                            kFusedShare.value;
+  const TimeConstants& of = *gpu.constants;
+  const double as_fused =
+      bytes.fused + (bytes.streamed / of.streamed_share + bytes.converted / of.converted_share +
+                     bytes.rearranged / of.rearranged_share) *
+                        of.fused_share;
   return memory_bound_s(gpu, as_fused);
 }
 

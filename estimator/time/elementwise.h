@@ -4,7 +4,7 @@
 #pragma once
 
 #include "estimator/plan/job.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 
 namespace shardplan {
 
@@ -20,7 +20,7 @@ struct KernelBytes {
 KernelBytes operator+(const KernelBytes& a, const KernelBytes& b);
 KernelBytes operator*(double count, const KernelBytes& bytes);
 // Of a kernel that reaches this share of a copy's rate.
-KernelBytes at_share(double bytes, const EfficiencyConstant& share);
+KernelBytes at_share(const GpuSpec& gpu, double bytes, double TimeConstants::*share);
 double elementwise_s(const GpuSpec& gpu, const KernelBytes& bytes);
 
 struct Passes {
@@ -39,7 +39,7 @@ struct LayerKernels {
   // What probabilities add to an expert's SwiGLU, per element of one half of its input.
   Passes weighted = {};
   // Attention among these kernels leaves products a higher clock than where it was measured
-  // (kLightCycle).
+  // (TimeConstants::light_cycle).
   bool light_attention = false;
 };
 

@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "estimator/plan/time_constants.h"
 #include "estimator/plan/units.h"
-#include "estimator/time/efficiency.h"
 
 namespace shardplan {
 namespace {
@@ -33,7 +33,7 @@ double tiled_gemm_s(const GpuSpec& gpu, double flops_per_s, const ProductShape& 
     const std::int64_t tiles =
         shape.count * div_ceil(shape.m, tile.rows) * div_ceil(shape.n, tile.columns);
     const double flops_of_tile = 2.0 * static_cast<double>(tile.rows * tile.columns) *
-                                 (static_cast<double>(shape.k) + kGemmPrologue.value);
+                                 (static_cast<double>(shape.k) + gpu.constants->gemm_prologue);
     const double waves = static_cast<double>(div_ceil(tiles, sms));
     best = std::min(best,
                     waves * flops_of_tile * static_cast<double>(sms) / (flops_per_s * tile.rate));
@@ -44,20 +44,20 @@ double tiled_gemm_s(const GpuSpec& gpu, double flops_per_s, const ProductShape& 
 // Of a product without end, inside full waves of tiles.
 double product_flops_per_s(const GpuSpec& gpu, Precision precision) {
   switch (precision) {
-    case Precision::kFp32: return gpu.fp32_flops_per_s * kGemmShare.value;
+    case Precision::kFp32: return gpu.fp32_flops_per_s * gpu.constants->gemm_share;
     case Precision::kBf16:
     case Precision::kFp16:
       return gpu.sustained ? gpu.sustained->bf16_flops_per_s
-                           : gpu.bf16_flops_per_s * kGemmShare.value;
+                           : gpu.bf16_flops_per_s * gpu.constants->gemm_share;
     case Precision::kFp8:
       return gpu.sustained ? gpu.sustained->fp8_flops_per_s
-                           : gpu.fp8_flops_per_s * kFp8GemmShare.value;
+                           : gpu.fp8_flops_per_s * gpu.constants->fp8_gemm_share;
   }
   throw std::logic_error("product_flops_per_s: unknown precision");
 }
 
 double attention_scale(const GpuSpec& gpu) {
-  return gpu.sustained ? gpu.sustained->attention_of_curve : kAttentionLoad.value;
+  return gpu.sustained ? gpu.sustained->attention_of_curve : gpu.constants->attention_load;
 }
 
 // Where a size stands between two of an ascending list: (1 - weight) of the one, weight of the
@@ -206,8 +206,8 @@ double forward_s(const GpuSpec& gpu, const AttentionWork& work, std::span<const 
   return std::min(band_s(gpu, work, curve, rate_at), whole_s);
 }
 
-double small_head_share(const AttentionWork& work) {
-  return work.qk_dim <= 64 ? kSmallHeadShare.value : 1;
+double small_head_share(const GpuSpec& gpu, const AttentionWork& work) {
+  return work.qk_dim <= 64 ? gpu.constants->small_head_share : 1;
 }
 
 // FlashAttention 2 knows nothing of the tensor cores that came with compute capability 9.
@@ -283,22 +283,23 @@ double busy_share(const GpuSpec& gpu, double queries, double heads) {
 }
 
 double attention_forward_s(const GpuSpec& gpu, const AttentionWork& work) {
-  const double slower = flash2_share(gpu, work, kFlash2ForwardShare.value);
+  const double slower = flash2_share(gpu, work, gpu.constants->flash2_forward_share);
   if (gpu.times) {
     const AttentionCurve& curve = curve_for(gpu, work);
     return forward_s(gpu, work, curve.forward, [&](double length, double heads) {
       return attention_rate(curve, curve.forward, curve.few.forward, length, heads) * slower;
     });
   }
-  const double peak = gpu.bf16_flops_per_s * small_head_share(work) * attention_scale(gpu) * slower;
-  return forward_s(gpu, work, kAttentionForwardShare, [&](double length, double) {
-    return peak * value_at(kAttentionForwardShare, length);
-  });
+  const double peak =
+      gpu.bf16_flops_per_s * small_head_share(gpu, work) * attention_scale(gpu) * slower;
+  const std::span<const CurvePoint> share = gpu.constants->attention_forward_share;
+  return forward_s(gpu, work, share,
+                   [&](double length, double) { return peak * value_at(share, length); });
 }
 
 // Five products instead of two: 2.5 times the forward's FLOPs.
 double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work) {
-  const double slower = flash2_share(gpu, work, kFlash2BackwardShare.value);
+  const double slower = flash2_share(gpu, work, gpu.constants->flash2_backward_share);
   if (gpu.times) {
     const AttentionCurve& curve = curve_for(gpu, work);
     return 2.5 * forward_s(gpu, work, curve.backward, [&](double length, double heads) {
@@ -306,10 +307,11 @@ double attention_backward_s(const GpuSpec& gpu, const AttentionWork& work) {
                     slower;
            });
   }
-  const double peak = gpu.bf16_flops_per_s * small_head_share(work) * attention_scale(gpu) * slower;
-  return 2.5 * forward_s(gpu, work, kAttentionBackwardShare, [&](double length, double) {
-           return peak * value_at(kAttentionBackwardShare, length);
-         });
+  const double peak =
+      gpu.bf16_flops_per_s * small_head_share(gpu, work) * attention_scale(gpu) * slower;
+  const std::span<const CurvePoint> share = gpu.constants->attention_backward_share;
+  return 2.5 * forward_s(gpu, work, share,
+                         [&](double length, double) { return peak * value_at(share, length); });
 }
 
 bool measures_clocks(const GpuSpec& gpu) {
@@ -328,16 +330,16 @@ ClockFactors clock_factors(const GpuSpec& gpu, const KernelMix& mix, std::int64_
       1 / curve_for(gpu.times->attention, qk_dim).clock_over_products.value_or(1);
   const double limited = (mix.products_s + mix.attention_s * attention +
                           mix.memory_bound_s / *gpu.times->copy_clock_over_products +
-                          mix.light_s * kLightCycle.value) /
+                          mix.light_s * gpu.constants->light_cycle) /
                          whole_s;
-  const double cycle = std::max(limited, 1 / kTopClock.value);
+  const double cycle = std::max(limited, 1 / gpu.constants->top_clock);
   return {.products = cycle,
           .attention = cycle / (1 - kShareWhenMeasured + kShareWhenMeasured * attention)};
 }
 
 double memory_bound_s(const GpuSpec& gpu, double bytes) {
-  return bytes / (gpu.times ? gpu.times->copy_bytes_per_s * kFusedShare.value
-                            : gpu.memory_bytes_per_s * kCopyShare.value);
+  return bytes / (gpu.times ? gpu.times->copy_bytes_per_s * gpu.constants->fused_share
+                            : gpu.memory_bytes_per_s * gpu.constants->copy_share);
 }
 
 double value_at(std::span<const CurvePoint> curve, double size) {

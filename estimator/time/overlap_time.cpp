@@ -2,23 +2,24 @@
 
 #include <algorithm>
 
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 
 namespace shardplan {
 
 BesideRates rates_within_domain(const GpuSpec& gpu, Carrier carrier) {
+  const TimeConstants& of = *gpu.constants;
   const bool is_hopper = gpu.compute_capability >= 90 && gpu.compute_capability < 100;
   if (carrier == Carrier::kWideNccl && is_hopper) {
-    return {.products = kProductsBesideFsdp.value, .collectives = kCollectivesBesideFsdp.value};
+    return {.products = of.products_beside_fsdp, .collectives = of.collectives_beside_fsdp};
   }
   if (gpu.times && gpu.times->beside) {
     return *gpu.times->beside;
   }
   if (is_hopper) {
-    return {.products = kProductsBesideHopper.value, .collectives = kCollectivesBesideHopper.value};
+    return {.products = of.products_beside_hopper, .collectives = of.collectives_beside_hopper};
   }
   return gpu.num_sms > 0
-             ? BesideRates{.products = 1 - kCollectiveSms.value / static_cast<double>(gpu.num_sms)}
+             ? BesideRates{.products = 1 - of.collective_sms / static_cast<double>(gpu.num_sms)}
              : BesideRates{};
 }
 

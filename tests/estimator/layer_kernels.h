@@ -4,6 +4,7 @@
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/elementwise.h"
+#include "tests/time_constants.h"
 
 namespace shardplan {
 
@@ -15,6 +16,7 @@ inline constexpr double kQueriesAndKeys = 4096 + 1024;
 // A job without a model whose weight gradients are not fused.
 inline Job job_of(MemoryModel model) {
   Job job;
+  job.cluster.gpu.constants = library_constants();
   set_framework(job.profile, model);
   job.profile.gradient_accumulation_fusion = false;
   job.profile.swiglu =
@@ -32,6 +34,7 @@ inline Passes logit_kernels(const Job& job) {
 
 inline GpuSpec measured_h200() {
   GpuSpec gpu;
+  gpu.constants = library_constants();
   gpu.times.emplace();
   gpu.times->copy_bytes_per_s = 4.25e12;
   return gpu;

@@ -3,6 +3,7 @@
 #include "data/read/library.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tests/measured_host.h"
+#include "tests/time_constants.h"
 
 namespace shardplan {
 
@@ -52,6 +53,7 @@ Plan deepspeed_plan(std::int64_t zero) {
 
 GpuSpec hopper_gpu(double memory_bytes_per_s) {
   GpuSpec gpu;
+  gpu.constants = library_constants();
   gpu.compute_capability = 90;
   gpu.num_sms = 132;
   gpu.fp32_flops_per_s = 66.9e12;

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "search/space/default_space.h"
 #include "tests/measured_host.h"
+#include "tests/time_constants.h"
 
 namespace shardplan {
 
@@ -15,6 +16,7 @@ namespace {
 ClusterSpec cluster_of(std::int64_t nodes, std::int64_t gpus_per_node) {
   ClusterSpec cluster;
   cluster.name = "test";
+  cluster.gpu.constants = library_constants();
   cluster.gpu.id = "H100-SXM-80GB";
   cluster.gpu.compute_capability = 90;
   cluster.gpu.num_sms = 132;

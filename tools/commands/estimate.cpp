@@ -101,6 +101,7 @@ void answer(EstimateReport& report, const Options& options, const Library& libra
   }
   if (report.prediction.has_numbers() && report.detail == Detail::kRows) {
     report.account = step_account(report.question.job, report.question.plan);
+    report.numbers = stated_numbers(report.question.job, report.question.plan, library);
   }
   if (report.prediction.has_numbers() && given(options, "limit")) {
     report.limit = limit_of(report.question);

@@ -10,6 +10,7 @@
 #include "tools/report/report.h"
 #include "tools/report/run.h"
 #include "tools/report/step.h"
+#include "tools/report/step_numbers.h"
 #include "tools/report/sweep.h"
 #include "tools/report/text.h"
 
@@ -262,7 +263,8 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     for (const StageMemory& stage : report.prediction.memory.stages) { text += row_lines(stage); }
   }
   if (report.account) {
-    text += account_text(*report.account) + mfu_text(question, report.prediction.time);
+    text += account_text(*report.account) + numbers_text(report.numbers) +
+            mfu_text(question, report.prediction.time);
   }
   if (report.limit) {
     text += limit_text(*report.limit);

@@ -12,6 +12,7 @@
 #include "tools/report/report.h"
 #include "tools/report/run.h"
 #include "tools/report/step.h"
+#include "tools/report/step_numbers.h"
 #include "tools/report/sweep.h"
 #include "tools/report/values.h"
 #include "tools/report/version.h"
@@ -305,7 +306,8 @@ std::string estimate_json(const EstimateReport& report) {
   if (report.account) {
     json["step_account"] = {{"stage", report.account->pp_rank},
                             {"total_s", report.account->total_s},
-                            {"rows", rows_of(account_table(*report.account))}};
+                            {"rows", rows_of(account_table(*report.account))},
+                            {"numbers", numbers_json(report.numbers)}};
   }
   if (report.limit) {
     json["step_limit"] = {{"total_s", report.limit->limit.total_s},

@@ -13,6 +13,7 @@
 #include "tools/commands/assumptions.h"
 #include "tools/commands/compare.h"
 #include "tools/commands/prediction.h"
+#include "tools/commands/stated_numbers.h"
 #include "tools/commands/sweep.h"
 #include "tools/options/question.h"
 #include "tools/report/table.h"
@@ -60,6 +61,7 @@ struct EstimateReport {
   std::optional<Maximum> maximum = std::nullopt;
   Detail detail = Detail::kTotals;
   std::optional<StepAccount> account = std::nullopt;   // under kRows, of an answer with numbers
+  std::vector<StatedNumber> numbers = {};              // of the account
   std::optional<StepComparison> limit = std::nullopt;  // under --limit, of an answer with numbers
   std::optional<SweepReport> cost = std::nullopt;      // under --tokens or a price, likewise
 };

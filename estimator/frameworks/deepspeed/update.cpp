@@ -10,7 +10,7 @@
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/pieces/adamw_kernels.h"
 #include "estimator/plan/number.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan::deepspeed {
@@ -22,8 +22,9 @@ constexpr KernelBytes kGathered = {.streamed = 4};
 
 // To and from host memory, page-locked or not.
 double host_link_bytes_per_s(const Job& job) {
-  return job.profile.offload_pin_memory ? job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value
-                                        : kPageableRate.value;
+  const GpuSpec& gpu = job.cluster.gpu;
+  return job.profile.offload_pin_memory ? gpu.pcie_bytes_per_s * gpu.constants->pcie_share
+                                        : gpu.constants->pageable_bytes_per_s;
 }
 
 // DeepSpeed's gradients on their way to the host and weights on theirs, in times that this rank's
@@ -95,14 +96,15 @@ KernelBytes no_first_addition(double element_bytes) {
 // those on the host that the GPU updates: copy_ of tensors that differ in type and place
 // (stage3.py, _reassign_or_swap_out_partitioned_parameters; ATen/native/cuda/Copy.cu).
 double on_host_s(const Job& job, const Plan& plan, const UpdatedElements& updated) {
-  const double rate = std::min(number(job.profile.host_threads) * kHostThreadRate.value,
+  const TimeConstants& of = *job.cluster.gpu.constants;
+  const double rate = std::min(number(job.profile.host_threads) * of.host_thread_bytes_per_s,
                                job.cluster.host_memory_bytes_per_s);
-  double seconds = updated.on_host * kFusedHostAdamBytes.value / rate;
+  double seconds = updated.on_host * of.fused_host_adam_bytes / rate;
   if (plan.zero == 3 && !plan.offload.parameters) {
-    seconds += updated.on_host * weight_bytes(plan) / kNewPagesRate.value;
+    seconds += updated.on_host * weight_bytes(plan) / of.new_pages_bytes_per_s;
   }
   if (plan.offload.parameters) {
-    seconds += updated.on_gpu * number(bytes_of(plan.master_dtype)) / kNewPagesBackRate.value;
+    seconds += updated.on_gpu * number(bytes_of(plan.master_dtype)) / of.new_pages_back_bytes_per_s;
   }
   return seconds;
 }

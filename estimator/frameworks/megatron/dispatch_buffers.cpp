@@ -86,7 +86,7 @@ std::int64_t dispatch_buffer_bytes(const Job& job, const Plan& plan) {
   }
   const GroupShape group = group_shape(job, plan, GroupKind::kExperts);
   return job.profile.moe_dispatcher == MoeDispatcher::kDeepEp
-             ? deepep_bytes(group.size, job.model.hidden, dispatch_cost(job.profile).sms / 2)
+             ? deepep_bytes(group.size, job.model.hidden, dispatch_sms(job.profile) / 2)
              : hybridep_bytes(job, plan, group);
 }
 

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "estimator/plan/framework_profile.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/job.h"
+#include "estimator/plan/time_constants.h"
 
 namespace shardplan::megatron {
 
@@ -14,24 +14,28 @@ inline bool sends_tokens_once(const FrameworkProfile& profile) {
          profile.moe_dispatcher == MoeDispatcher::kHybridEp;
 }
 
-// What the kernels of a dispatcher that sends a token once to a rank take and hold.
+// Multiprocessors that the kernels of a dispatcher hold which sends a token once to a rank:
+// Megatron-LM core_v0.16.1 core/transformer/transformer_config.py, moe_deepep_num_sms and
+// moe_hybridep_num_sms.
+inline std::int64_t dispatch_sms(const FrameworkProfile& profile) {
+  return profile.moe_dispatcher == MoeDispatcher::kDeepEp ? 20 : 16;
+}
+
+// What such kernels take.
 struct DispatchCost {
-  // Multiprocessors: Megatron-LM core_v0.16.1 core/transformer/transformer_config.py,
-  // moe_deepep_num_sms and moe_hybridep_num_sms.
-  std::int64_t sms = 0;
   double start_s = 0;  // of a call: layout, counts that the host waits for
   double row_s = 0;    // of each row that a rank receives
   // Of NVLink's rate: all rows received go through the buffer, own ones, too.
   double link_share = 0;
 };
-inline DispatchCost dispatch_cost(const FrameworkProfile& profile) {
-  if (profile.moe_dispatcher == MoeDispatcher::kDeepEp) {
-    return {.sms = 20,
-            .start_s = kDeepEpStart.value,
-            .row_s = kDeepEpRow.value,
-            .link_share = kDeepEpLink.value};
+inline DispatchCost dispatch_cost(const Job& job) {
+  const TimeConstants& of = *job.cluster.gpu.constants;
+  if (job.profile.moe_dispatcher == MoeDispatcher::kDeepEp) {
+    return {.start_s = of.deep_ep_start_s,
+            .row_s = of.deep_ep_row_s,
+            .link_share = of.deep_ep_link_share};
   }
-  return {.sms = 16, .start_s = kHybridEpStart.value, .link_share = kHybridEpLink.value};
+  return {.start_s = of.hybrid_ep_start_s, .link_share = of.hybrid_ep_link_share};
 }
 
 }  // namespace shardplan::megatron

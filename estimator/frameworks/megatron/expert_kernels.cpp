@@ -6,10 +6,10 @@
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/block_experts.h"
 #include "estimator/time/block_work.h"
 #include "estimator/time/collective_time.h"
-#include "estimator/time/efficiency.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -51,7 +51,7 @@ BesideCost once_cost(const BlockContext& context) {
   const double token_bytes = number(context.model().hidden) * context.element_bytes;
   const double received = tokens * number(group.size) * share_choosing(moe, own_experts);
   const double crossing = tokens * (domains - 1) * share_choosing(moe, near_experts);
-  const DispatchCost cost = dispatch_cost(context.job.profile);
+  const DispatchCost cost = dispatch_cost(context.job);
   const double link = cost.link_share * cluster.gpu.nvlink_bytes_per_s;
   const double start_s = cost.start_s + cost.row_s * received;
   const double inside_s = near > 1 ? received * token_bytes / link : 0;
@@ -61,7 +61,7 @@ BesideCost once_cost(const BlockContext& context) {
   // measured beside them.
   const double left = beside_rates(cluster, group, Collective::kAllToAll).collectives;
   const double sms = number(context.gpu().num_sms);
-  const double lost_share = sms > 0 ? number(cost.sms) / sms : 0;
+  const double lost_share = sms > 0 ? number(dispatch_sms(context.job.profile)) / sms : 0;
   const double beside_s =
       start_s + (domains > 1 ? std::max(inside_s, across_s / left) : inside_s / left);
   return {.alone_s = start_s + std::max(inside_s, across_s),
@@ -77,8 +77,9 @@ KernelBytes sorting_kernels(const Job& job, const Plan& plan) {
   if (div_ceil(job.model.moe.num_experts, plan.ep) == 1) {
     return {};
   }
-  return job.profile.moe_capacity_factor > 0 ? at_share(kBytes, kChunkCopyShare)
-                                             : KernelBytes{.fused = kBytes};
+  return job.profile.moe_capacity_factor > 0
+             ? at_share(job.cluster.gpu, kBytes, &TimeConstants::chunk_copy_share)
+             : KernelBytes{.fused = kBytes};
 }
 
 // Four times read and written: by the permutation and the sort behind the exchange, and on the way
@@ -97,7 +98,7 @@ Passes permutation_kernels(const Job& job, const Plan& plan) {
   const double ends = once ? 0.5 : 1;
   const KernelBytes moved = KernelBytes{.fused = once ? 3 + tokens / 2 : 2 + tokens} + sorting;
   return {.forward = moved + KernelBytes{.rearranged = 3 * ends},
-          .backward = moved + at_share(3 * ends, kIndexAddShare)};
+          .backward = moved + at_share(job.cluster.gpu, 3 * ends, &TimeConstants::index_add_share)};
 }
 
 // What fused permutation that scans all experts takes beyond its bytes, one way: a kernel on either
@@ -111,8 +112,8 @@ double scans_s(const BlockContext& context, double rows) {
   const std::int64_t hidden = context.model().hidden;
   const double looks = number(context.sharded_tokens * context.model().moe.num_experts) *
                        number(div_ceil(hidden, kColumns));
-  const double looks_s =
-      looks * kExpertLook.value / number(std::max<std::int64_t>(1, context.gpu().num_sms));
+  const double looks_s = looks * context.gpu().constants->expert_look_s /
+                         number(std::max<std::int64_t>(1, context.gpu().num_sms));
   const double moving_s =
       memory_bound_s(context.gpu(), 2 * rows * number(hidden) * context.element_bytes);
   return 2 * std::max(0.0, looks_s - moving_s);
@@ -129,24 +130,11 @@ BlockTime noted_kernels(const BlockContext& context, const BlockTime& time) {
   return time;
 }
 
-// In either direction so many seconds, and so many for each token and expert.
-struct ChoiceCost {
-  double forward_s = 0;
-  double forward_score_s = 0;
-  double backward_s = 0;
-  double backward_score_s = 0;
-};
-
-// Fitted to routing() of Megatron-core core_v0.16.1 with its auxiliary loss on an H100, by
-// operators and by the kernels of Transformer Engine 2.9 (data/measured/mixture_kernels_h100.json,
-// `routers`): a softmax over 8 to 128 experts, or a sigmoid, a bias and groups of 256.
-ChoiceCost choice_cost(bool fused, bool in_groups) {
+const ChoiceCost& choice_cost(const TimeConstants& of, bool fused, bool in_groups) {
   if (fused) {
-    return in_groups ? ChoiceCost{83e-6, 49e-12, 23e-6, 16e-12}
-                     : ChoiceCost{39e-6, 46e-12, 15e-6, 13e-12};
+    return in_groups ? of.fused_choice_in_groups : of.fused_choice;
   }
-  return in_groups ? ChoiceCost{160e-6, 215e-12, 51e-6, 26e-12}
-                   : ChoiceCost{95e-6, 121e-12, 27e-6, 12e-12};
+  return in_groups ? of.choice_in_groups : of.choice;
 }
 
 // Scans, and, in forward, experts with a capacity choosing their tokens (core_v0.16.1
@@ -157,7 +145,8 @@ BlockTime waiting_kernels(const BlockContext& context, double rows) {
   time.backward_input_s = time.forward_s;
   if (context.job.profile.moe_capacity_factor > 0) {
     const double scores = number(context.sharded_tokens * context.model().moe.num_experts);
-    time.forward_s += kCapacityStart.value + scores * kCapacityScore.value;
+    const TimeConstants& of = *context.gpu().constants;
+    time.forward_s += of.capacity_start_s + scores * of.capacity_score_s;
   }
   return noted_kernels(context, time);
 }
@@ -184,7 +173,8 @@ BlockTime exchange_kernels(const BlockContext& context, double rows) {
 BlockTime expert_choice(const BlockContext& context) {
   const FrameworkProfile& profile = context.job.profile;
   const MoeSpec& moe = context.model().moe;
-  const ChoiceCost cost = choice_cost(profile.moe_router_fusion, moe.num_groups > 1);
+  const ChoiceCost& cost =
+      choice_cost(*context.gpu().constants, profile.moe_router_fusion, moe.num_groups > 1);
   const double scores = number(context.sharded_tokens * moe.num_experts);
   BlockTime time;
   time.forward_s = cost.forward_s + scores * cost.forward_score_s;

@@ -35,7 +35,8 @@ LayerKernels engine_kernels(const Job& job, double e) {
     const double value = static_cast<double>(model.num_kv_heads) /
                          static_cast<double>(std::max<std::int64_t>(1, model.num_heads));
     const double copied = (model.num_kv_heads < model.num_heads ? 1 : 0) + value;
-    const KernelBytes turned = at_share(2 * e, kEngineRotaryShare);
+    const KernelBytes turned =
+        at_share(job.cluster.gpu, 2 * e, &TimeConstants::engine_rotary_share);
     kernels.rotary = {.forward = turned, .backward = turned};
     kernels.copies = {.forward = {.rearranged = 2 * e * copied},
                       .backward = {.fused = 2 * e * (1 + 2 * value)}};
@@ -154,9 +155,9 @@ LossKernels local_loss_kernels(const Job&, const Plan&, std::int64_t tokens) {
 // The table's gradient is PyTorch's: zeros for the whole table, sums of tokens in parts of fp32
 // (written, read and written) and the hook's addition to the main gradient
 // (core/models/common/embeddings, core/distributed/distributed_data_parallel.py).
-TableGradientKernels table_gradient(const Job&, const Plan& plan) {
+TableGradientKernels table_gradient(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
-  return {.token = at_share(2 * e + 8, kEmbeddingSumShare),
+  return {.token = at_share(job.cluster.gpu, 2 * e + 8, &TimeConstants::embedding_sum_share),
           .table = {.streamed = e, .converted = e + 2 * gradient_element_bytes(plan)}};
 }
 
@@ -182,7 +183,9 @@ BlockTime engine_rounding(const BlockContext& context, const ProductShape& layer
 }
 
 double fp8_rate_share(const Job& job) {
-  return job.profile.fp8_recipe == Fp8Recipe::kBlockwise ? kBlockwiseShare.value : 1;
+  return job.profile.fp8_recipe == Fp8Recipe::kBlockwise
+             ? job.cluster.gpu.constants->blockwise_share
+             : 1;
 }
 
 bool adds_deterministically(const Job& job) {
@@ -202,13 +205,6 @@ LayerReplay replay(const Job& job, const LayerSpec& layer, const LayerParts& par
   return times;
 }
 
-// What products of experts take more than one product of all their rows, as measured rates are:
-// Transformer Engine runs them one by one on four streams (common/gemm/cublaslt_gemm.cu), and each
-// ends with multiprocessors that wait. 4.4 us a product of 512 and 1024 rows, 0.9 to 6.8, forward
-// and input gradient, 1.8 of 4096 (H100, data/measured/mixture_kernels_h100.json). The rate of a
-// weight gradient is that of as few rows, which is slower than that.
-constexpr double kApartProduct = 4.4e-6;
-
 }  // namespace
 
 constinit const BlockKernels kKernels = {.host = kHost,
@@ -217,7 +213,7 @@ constinit const BlockKernels kKernels = {.host = kHost,
                                          .adds_weight_gradients = fuses_weight_gradients,
                                          .fp8_rounding = engine_rounding,
                                          .fp8_rate_share = fp8_rate_share,
-                                         .apart_product_s = kApartProduct,
+                                         .apart_product_s = &TimeConstants::apart_product_s,
                                          .attention_kernels = attention_backend,
                                          .saves_probabilities = saves_probabilities,
                                          .adds_deterministically = adds_deterministically,

@@ -9,7 +9,7 @@
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/pieces/adamw_kernels.h"
 #include "estimator/plan/number.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan::megatron {
@@ -70,7 +70,8 @@ KernelBytes engine_step_kernels(const Job& job, const Plan& plan) {
   const OptimizerBytes bytes = optimizer_bytes(job, plan);
   const bool copies = plan.grad_dtype != DType::kFp32 && !is_precision_aware(plan);
   const double used = copies ? 4 : bytes.grad;
-  return at_share(4 * used + 2 * (bytes.moments + bytes.master), kMultiTensorShare) +
+  return at_share(job.cluster.gpu, 4 * used + 2 * (bytes.moments + bytes.master),
+                  &TimeConstants::multi_tensor_share) +
          KernelBytes{.fused = bytes.master + weight_bytes(plan) + unfused_bytes(job, bytes),
                      .converted = copies ? bytes.grad + used : 0};
 }
@@ -110,8 +111,9 @@ double offloaded_step_s(const Job& job, const Plan& plan, const UpdatedElements&
   }
   const double moved_bytes =
       updated.on_host * (number(bytes_of(plan.grad_dtype)) + weight_bytes(plan));
-  return on_gpu_s + moved_bytes / (job.cluster.gpu.pcie_bytes_per_s * kPcieShare.value) +
-         updated.on_host * kHostAdamBytes.value / job.cluster.host_memory_bytes_per_s;
+  const GpuSpec& gpu = job.cluster.gpu;
+  return on_gpu_s + moved_bytes / (gpu.pcie_bytes_per_s * gpu.constants->pcie_share) +
+         updated.on_host * gpu.constants->host_adam_bytes / job.cluster.host_memory_bytes_per_s;
 }
 
 // How a layer spec updates parameters, and has its buffer of gradients.
@@ -138,8 +140,9 @@ std::optional<double> muon_step_s(const Job& job, const Plan& plan, const Shardi
   const double held = number(rank.held.total());
   const std::int64_t replicas = groups.dense_shard.size * groups.dense_replica.size;
   const double copied = divides_muon(job, plan) ? matrices + others + held : 0;
-  const KernelBytes of_matrices = at_share(3 * kFp32Bytes, kMultiTensorShare) +
-                                  KernelBytes{.fused = kFp32Bytes + weight_bytes(plan)};
+  const KernelBytes of_matrices =
+      at_share(job.cluster.gpu, 3 * kFp32Bytes, &TimeConstants::multi_tensor_share) +
+      KernelBytes{.fused = kFp32Bytes + weight_bytes(plan)};
   const double kernels_s =
       elementwise_s(job.cluster.gpu, others * kernels.step(job, plan) + matrices * of_matrices +
                                          held * kernels.buffer(job, plan, replicas) +

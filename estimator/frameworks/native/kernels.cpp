@@ -80,7 +80,7 @@ BlockTime further_kernels(const BlockContext& context) {
     return time;
   }
   const double pieces = number(token_pieces(context.job, context.plan));
-  const double piece_s = context.gpu().times->piece_s;
+  const double piece_s = context.gpu().constants->piece_s;
   time.forward_s = piece_s * (4 * pieces + 7 * (pieces - 1)) / 2;
   time.backward_input_s = piece_s * (6 * pieces + 7 * (pieces - 1)) / 2;
   note(context, PieceKind::kElementwise, time);

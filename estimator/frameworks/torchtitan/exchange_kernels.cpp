@@ -16,7 +16,7 @@ namespace {
 // 2w + w/n for tokens. Under FSDP the sum runs in fp32, cast 3 on the way there and back; under
 // autocast rows are fp32, cast to bf16 for each of two products and the sum and back behind the
 // experts, 3 each.
-Passes permutation_kernels(bool is_autocast, double tokens) {
+Passes permutation_kernels(const GpuSpec& gpu, bool is_autocast, double tokens) {
   const double w = is_autocast ? 2 : 1;
   const double sum = is_autocast ? 1 : 2;
   const double casts = is_autocast ? 4 * 3 : 3;
@@ -25,7 +25,7 @@ Passes permutation_kernels(bool is_autocast, double tokens) {
                       .rearranged = (2 + 2) * w},
           .backward =
               KernelBytes{.streamed = (2 + 3 + 2 + 3 + 1 + tokens) * w + sum, .converted = casts} +
-              at_share((2 + 1 + tokens) * w, kIndexAddShare)};
+              at_share(gpu, (2 + 1 + tokens) * w, &TimeConstants::index_add_share)};
 }
 
 // Bytes per element of queries, and of keys and values.
@@ -74,8 +74,9 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
   const double scatter_s =
       context.plan.tp > 1 ? reduce_scatter_s(cluster, context.tp, tokens_bytes) : 0;
   const double tokens = 1 / static_cast<double>(context.model().moe.topk);
-  BlockTime time = memory_bound(context, bytes,
-                                permutation_kernels(context.job.cluster.world_size() == 1, tokens));
+  BlockTime time = memory_bound(
+      context, bytes,
+      permutation_kernels(context.gpu(), context.job.cluster.world_size() == 1, tokens));
   const double share = context.job.profile.exposed_ep_share;
   time.forward_ep_s = 2 * one_way_s * share;
   time.backward_ep_s = (2 * one_way_s + sum_s) * share;

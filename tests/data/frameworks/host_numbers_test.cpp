@@ -46,6 +46,22 @@ TEST_CASE("a version's host is its base's, but for the numbers that it states it
   CHECK(fixtures.framework("host_well_formed").host->eager.update_s == 900 * 1e-6);
 }
 
+TEST_CASE("a profile says where each number of its host comes from, a version what it states") {
+  const Library library;
+  for (const std::string& name : library.framework_names()) {
+    CAPTURE(name);
+    const ProfileFile& file = library.profile(name);
+    const HostLaunches& host = framework_of(file.profile).kernels.host;
+    CHECK(file.host_numbers.size() == host.numbers.size() + host.compiled_numbers.size());
+  }
+  const Library fixtures(SHARDPLAN_SOURCE_DIR "/tests/malformed");
+  const Provenances version = fixtures.profile("host_version").host_numbers;
+  const Provenances base = fixtures.profile("host_well_formed").host_numbers;
+  CHECK(version.at("host/layer").source == base.at("host/layer").source);
+  CHECK(version.at("host/update").origin == Origin::kMeasured);
+  CHECK(base.at("host/update").origin == Origin::kFitted);
+}
+
 TEST_CASE("a framework names each number of its host once") {
   for (const Framework& framework : kFrameworks) {
     const HostLaunches& host = framework.kernels.host;

@@ -5,8 +5,9 @@
 #include <doctest/doctest.h>
 
 #include "estimator/answer/model_times.h"
-#include "estimator/time/efficiency.h"
+#include "estimator/plan/time_constants.h"
 #include "tests/measured_host.h"
+#include "tests/time_constants.h"
 
 namespace shardplan {
 namespace {
@@ -16,6 +17,7 @@ constexpr double kRate = 5e14;  // FLOP/s of every call that fills the GPU
 // 32 heads of 128, 8192 tokens, on a GPU whose attention has one rate at every length.
 Job job_at_one_rate() {
   Job job;
+  job.cluster.gpu.constants = library_constants();
   job.cluster.gpu.compute_capability = 80;
   job.sequence_length = 8192;
   job.model.num_heads = 32;
@@ -154,7 +156,8 @@ TEST_CASE("our own backward kernels add up gradients on gathered keys, at a lowe
   const double by_cudnn_s = calls_of(job, plan).backward_s;
   const double ring_s = calls_of(job, {.cp = 8}).backward_s;
   job.cluster.gpu.compute_capability = 90;
-  CHECK(calls_of(job, plan).backward_s == doctest::Approx(by_cudnn_s / kOwnBackwardShare.value));
+  CHECK(calls_of(job, plan).backward_s ==
+        doctest::Approx(by_cudnn_s / job.cluster.gpu.constants->own_backward_share));
   CHECK(calls_of(job, {.cp = 8}).backward_s == ring_s);
   set_measured_framework(job.profile, MemoryModel::kMegatron);
   CHECK(calls_of(job, plan).backward_s == doctest::Approx(by_cudnn_s));

@@ -5,11 +5,14 @@
 
 #include <cmath>
 
+#include "tests/time_constants.h"
+
 namespace shardplan {
 namespace {
 
 ClusterSpec cluster_without_latency() {
   ClusterSpec cluster;
+  cluster.gpu.constants = library_constants();
   cluster.gpu.nvlink_bytes_per_s = 450e9;
   cluster.gpu.pcie_bytes_per_s = 64e9;
   cluster.inter_node_bytes_per_s = 50e9;

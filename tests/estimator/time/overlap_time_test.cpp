@@ -5,11 +5,14 @@
 
 #include <limits>
 
+#include "tests/time_constants.h"
+
 namespace shardplan {
 namespace {
 
 ClusterSpec measured(double products, double collectives) {
   ClusterSpec cluster;
+  cluster.gpu.constants = library_constants();
   cluster.gpu.num_sms = 132;
   cluster.gpu.compute_capability = 90;
   cluster.gpu.nvlink_bytes_per_s = 450e9;

@@ -213,8 +213,15 @@ TEST_CASE("explained, every operation has its share of the step, and what it res
   }
   CHECK(share == doctest::Approx(1).epsilon(1e-9));
   CHECK(at(account, "total_s").real == at(at(answer, "predicted"), "step_time_s").real);
+  CHECK_FALSE(at(account, "numbers").items.empty());
+  for (const JsonValue& number : at(account, "numbers").items) {
+    CHECK_FALSE(at(number, "origin").string.empty());
+    CHECK_FALSE(at(number, "source").string.empty());
+    CHECK_FALSE(at(number, "parts").items.empty());
+  }
   const std::string text = run_shardplan(estimate_words({"--tp", "2", "--explain"})).out;
   CHECK(text.find("\nTime of one step on the critical stage 0, ") != std::string::npos);
+  CHECK(text.find("\nWhat the step rests on: ") != std::string::npos);
 }
 
 TEST_CASE("beside its limit every kind of work has what it loses, and all losses add up") {

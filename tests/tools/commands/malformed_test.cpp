@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -71,7 +72,36 @@ std::vector<std::string> split(const std::string& line) {
   return words;
 }
 
-std::vector<std::string> arguments_of(const Malformed& row, const std::string& out) {
+// The library with other constants of the time model, in a folder of their own.
+class ChangedLibrary {
+ public:
+  // `change`: "text => other text", or "text =>", which leaves it out.
+  explicit ChangedLibrary(const std::string& change) {
+    namespace fs = std::filesystem;
+    const fs::path data = fs::path(SHARDPLAN_SOURCE_DIR) / "data";
+    for (const char* name : {"models", "gpus", "clusters", "frameworks", "arguments"}) {
+      fs::create_directory_symlink(data / name, fs::path(folder_.path()) / name);
+    }
+    const std::string arrow = " =>";
+    const std::size_t at = change.find(arrow);
+    REQUIRE(at != std::string::npos);
+    const std::string old = change.substr(0, at);
+    std::string text = read_file((data / "time" / "constants.json").string());
+    const std::size_t found = text.find(old);
+    REQUIRE(found != std::string::npos);
+    const std::string other = change.substr(at + arrow.size());
+    text.replace(found, old.size(), other.empty() ? "" : other.substr(1));
+    fs::create_directory(fs::path(folder_.path()) / "time");
+    write_file(folder_.path() + "/time/constants.json", text);
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+std::vector<std::string> arguments_of(const Malformed& row, const std::string& out,
+                                      const std::string& data) {
   const std::map<std::string, std::string> commands = {
       {"flags", ""},
       {"strict",
@@ -85,10 +115,14 @@ std::vector<std::string> arguments_of(const Malformed& row, const std::string& o
        "--out {OUT}/result --cluster"},
       {"framework", "list --data {FIXTURES} --out {OUT}/result options"},
       {"case", "batch --format json --out {OUT}/result"},
+      {"constants",
+       "estimate --model llama3-8b --sequence-length 8192 --global-batch 64 --tp 8 "
+       "--cluster 1x8-h200 --format json --out {OUT}/result --data {DATA}"},
   };
   std::string line = commands.at(row.kind) + " ";
   line += row.kind == "flags"       ? row.what
           : row.kind == "framework" ? std::filesystem::path(row.what).stem().string()
+          : row.kind == "constants" ? ""
                                     : "{FIXTURES}/" + row.what;
   replace_all(line, "{JOB}", "{TRAINING} --model llama3-8b --cluster 1x8-h200");
   replace_all(line, "{MACHINE}", "--model llama3-8b --cluster 1x8-h200");
@@ -96,6 +130,7 @@ std::vector<std::string> arguments_of(const Malformed& row, const std::string& o
   std::vector<std::string> words = split(line);
   for (std::string& word : words) {
     replace_all(word, "{OUT}", out);
+    replace_all(word, "{DATA}", data);
     replace_all(word, "{FIXTURES}", fixtures());
     replace_all(word, "{LONG}", std::string(5000, 'x'));
   }
@@ -127,7 +162,9 @@ std::string complaint(const Malformed& row, const ProgramRun& run, const std::st
   if (run.err.find(fragment) == std::string::npos) {
     return "the message lacks: " + fragment;
   }
-  const std::string file = std::filesystem::path(row.what).filename();
+  const std::string file = row.kind == "constants"
+                               ? "/time/constants.json"
+                               : std::filesystem::path(row.what).filename().string();
   const bool names_another = fragment.find(".json") != std::string::npos;
   if (row.kind != "flags" && !names_another && run.err.find(file) == std::string::npos) {
     return "the message does not name " + file;
@@ -147,7 +184,12 @@ std::string complaint(const Malformed& row, const ProgramRun& run, const std::st
 TEST_CASE("every malformed input gives its exit code and one clear line, and nothing else") {
   for (const Malformed& row : read_index()) {
     const TemporaryDirectory out;
-    const ProgramRun run = run_shardplan(arguments_of(row, out.path()));
+    std::optional<ChangedLibrary> library;
+    if (row.kind == "constants") {
+      library.emplace(row.what);
+    }
+    const ProgramRun run =
+        run_shardplan(arguments_of(row, out.path(), library ? library->path() : ""));
     INFO(row.kind << " " << row.what);
     INFO("stderr: " << run.err);
     CHECK(complaint(row, run, out.path()) == "");

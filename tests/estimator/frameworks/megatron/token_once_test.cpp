@@ -79,7 +79,7 @@ TEST_CASE("a token crosses to a node once, whatever it chooses there") {
   // To 7 of 8 nodes: 8 experts of each token, or every node with the share of tokens that it sees.
   const double ratio = 8.0 / (8 * share_choosing(job.model.moe, 32));
   CHECK(ratio > 2);
-  const DispatchCost cost = dispatch_cost(job.profile);
+  const DispatchCost cost = dispatch_cost(job);
   const double called_s =
       cost.start_s + cost.row_s * 64 * kTokens * share_choosing(job.model.moe, 4);
   CHECK(to_experts_s / (to_nodes_s - called_s) == doctest::Approx(ratio).epsilon(0.02));

@@ -6,12 +6,14 @@
 #include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_context_parallel.h"
+#include "tests/time_constants.h"
 
 namespace shardplan::torchtitan {
 namespace {
 
 Job titan_job(std::int64_t sequence_length, std::int64_t kv_heads, bool compiled) {
   Job job;
+  job.cluster.gpu.constants = library_constants();
   set_framework(job.profile, MemoryModel::kTorchtitan);
   job.profile.compile = compiled;
   job.sequence_length = sequence_length;
