@@ -122,6 +122,28 @@ enum class CpOverlap {
   kSequences,  // likewise; gradients, to which calls of every sequence add, beside one sequence's
 };
 
+// Which parameters accelerate casts to fp32 before or behind FSDP2's sharding.
+enum class FsdpUpcast {
+  kAll,      // up to 1.12
+  kTrained,  // from 1.13 on
+  kNone,     // models with 4-bit weights from 1.14 on
+};
+
+// How accelerate groups what is no layer under FSDP2.
+enum class FsdpEnds {
+  kRoot,          // up to 1.13: embedding, final norm and head are the root's
+  kTail,          // 1.14: norm and head, with tied tables norm and embedding
+  kTailWithHead,  // 1.15: with tied tables norm, embedding and head
+};
+
+// How transformers and what is built on it get from the last hidden states to the loss.
+enum class HeadLoss {
+  kStock,            // all logits, then ForCausalLMLoss
+  kChunked,          // TRL's chunked_nll: 256 tokens at a time under a checkpoint each
+  kFusedLinear,      // Liger's fused linear cross entropy
+  kCutCrossEntropy,  // no logits (arXiv 2411.09009)
+};
+
 // Names as written in the profiles' files, in options and in reports.
 inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
     {.value = SwigluKind::kFused, .name = "fused"},
@@ -200,6 +222,31 @@ inline constexpr std::array<NamedValue<CpOverlap>, 3> kCpOverlaps = {{
     {.value = CpOverlap::kAttention, .name = "attention"},
     {.value = CpOverlap::kSequences, .name = "sequences"},
 }};
+inline constexpr std::array<NamedValue<FsdpUpcast>, 3> kFsdpUpcasts = {{
+    {.value = FsdpUpcast::kAll, .name = "all"},
+    {.value = FsdpUpcast::kTrained, .name = "trained"},
+    {.value = FsdpUpcast::kNone, .name = "none"},
+}};
+inline constexpr std::array<NamedValue<FsdpEnds>, 3> kFsdpEnds = {{
+    {.value = FsdpEnds::kRoot, .name = "root"},
+    {.value = FsdpEnds::kTail, .name = "tail"},
+    {.value = FsdpEnds::kTailWithHead, .name = "tail_with_head"},
+}};
+inline constexpr std::array<NamedValue<HeadLoss>, 4> kHeadLosses = {{
+    {.value = HeadLoss::kStock, .name = "stock"},
+    {.value = HeadLoss::kChunked, .name = "chunked"},
+    {.value = HeadLoss::kFusedLinear, .name = "fused_linear"},
+    {.value = HeadLoss::kCutCrossEntropy, .name = "cut_cross_entropy"},
+}};
+constexpr const auto& names_of(FsdpUpcast) {
+  return kFsdpUpcasts;
+}
+constexpr const auto& names_of(FsdpEnds) {
+  return kFsdpEnds;
+}
+constexpr const auto& names_of(HeadLoss) {
+  return kHeadLosses;
+}
 constexpr const auto& names_of(SwigluKind) {
   return kSwigluKinds;
 }
@@ -327,7 +374,18 @@ struct FrameworkProfile {
   double moe_load_spread = 0;  // of a rank's rows between layers and microbatches, over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
 
-  bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
+  DType weights_dtype = DType::kBf16;  // transformers, as what follows: as the model is loaded
+  bool autocast = true;                // products of mixed precision; else weights' own type
+  bool reentrant_checkpoint = false;   // torch.utils.checkpoint with use_reentrant
+  std::int64_t fsdp_version = 2;       // 1: FullyShardedDataParallel, 2: fully_shard
+  FsdpUpcast fsdp_upcast = FsdpUpcast::kTrained;
+  FsdpEnds fsdp_ends = FsdpEnds::kTailWithHead;
+  bool gradient_as_bucket_view = false;  // DDP: gradients are views of its buckets
+  HeadLoss head_loss = HeadLoss::kStock;
+  bool foreach_optimizer = false;   // where it is not fused: lists of tensors; else one by one
+  bool packed_sequences = false;    // positions begin anew within a row of tokens
+  bool wide_ends = false;           // norms, embedding and head are fp32 beside bf16 linear layers
+  bool recompute_allgather = true;  // nanotron: gathered inputs are gathered again
   bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
   bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
   bool ends_on_last_stage = false;    // nanotron: final norm, head and loss, whatever they cost

@@ -1,0 +1,277 @@
+#include "estimator/frameworks/transformers/model.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/eager/checkpoint.h"
+#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/ledger/block_rows.h"
+
+namespace shardplan::transformers {
+
+using eager::InRow;
+using eager::Parameter;
+using eager::Tensor;
+
+CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan)
+    : graph_(graph), holder_(holder), job_(job), plan_(plan) {
+  const BlockShape s = block_shape(job, plan);
+  sizes_ = {.tokens = s.tokens,
+            .sequence = job.sequence_length,
+            .hidden = s.hidden,
+            .vocab = job.model.vocab,
+            .head_dim = job.model.head_dim,
+            .query_heads = s.query_heads,
+            .key_heads = s.key_value_heads};
+  weights_ = job.profile.weights_dtype;
+  recomputes_ = plan.recompute.granularity == RecomputeGranularity::kFull;
+  trains_all_ = job.adapters.rank == 0;
+  layers_.resize(job.model.layers.size());
+}
+
+void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape,
+                            bool has_bias) {
+  linear.shape = shape;
+  linear.quantized = job_.quantized;
+  if (linear.quantized.kind == Quantization::kNone) {
+    holder_.load(linear.weight, kParametersRow, {shape.outputs, shape.inputs}, weights_,
+                 trains_all_);
+  } else {
+    const InRow row(graph_.tape, kQuantizedRow);
+    for (const std::int64_t bytes : quantized_bytes(linear.quantized, shape)) {
+      linear.packed.push_back(graph_.make(bytes, DType::kBool));
+    }
+  }
+  if (has_bias) {
+    holder_.load(linear.bias, kParametersRow, {shape.outputs, 1}, weights_, trains_all_);
+  }
+  if (job_.adapters.rank > 0 && job_.adapters.is_on(place)) {
+    linear.rank = job_.adapters.rank;
+    linear.dropout = job_.adapters.dropout;
+    holder_.load(linear.a, kAdapterRow, {linear.rank, shape.inputs}, job_.adapters.dtype, true);
+    holder_.load(linear.b, kAdapterRow, {shape.outputs, linear.rank}, job_.adapters.dtype, true);
+  }
+}
+
+void CausalLm::build_norm(Norm& norm, std::int64_t width) {
+  norm.width = width;
+  holder_.load(norm.weight, kParametersRow, {width, 1}, weights_, trains_all_);
+}
+
+void CausalLm::build_layer(Layer& layer) {
+  const std::int64_t hidden = sizes_.hidden;
+  const std::int64_t query = sizes_.query_heads * sizes_.head_dim;
+  const std::int64_t key = sizes_.key_heads * sizes_.head_dim;
+  const std::int64_t ffn = job_.model.ffn;
+  using enum LinearLayer;
+  build_linear(layer.query, kQuery, {hidden, query}, job_.model.qkv_bias);
+  build_linear(layer.key, kKey, {hidden, key}, job_.model.qkv_bias);
+  build_linear(layer.value, kValue, {hidden, key}, job_.model.qkv_bias);
+  build_linear(layer.output, kOutput, {query, hidden}, job_.model.attention_output_bias);
+  if (job_.model.qk_norm) {
+    build_norm(layer.query_norm, sizes_.head_dim);
+    build_norm(layer.key_norm, sizes_.head_dim);
+  }
+  build_linear(layer.gate, kGate, {hidden, ffn}, job_.model.ffn_bias);
+  build_linear(layer.up, kUp, {hidden, ffn}, job_.model.ffn_bias);
+  build_linear(layer.down, kDown, {ffn, hidden}, job_.model.ffn_bias);
+  build_norm(layer.attention_norm, hidden);
+  build_norm(layer.ffn_norm, hidden);
+}
+
+void CausalLm::build() {
+  using enum ModuleGroup::Kind;
+  holder_.begin_group({kEmbedding});
+  holder_.load(table_, kParametersRow, {sizes_.vocab, sizes_.hidden}, weights_, trains_all_);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    holder_.begin_group({kLayer, static_cast<std::int64_t>(i)});
+    build_layer(layers_[i]);
+  }
+  holder_.begin_group({kFinalNorm});
+  build_norm(final_norm_, sizes_.hidden);
+  if (!job_.model.tied_embeddings) {
+    holder_.load(head_, kParametersRow, {sizes_.vocab, sizes_.hidden}, weights_, trains_all_);
+  }
+}
+
+std::vector<eager::Parameter*> CausalLm::trained() {
+  std::vector<eager::Parameter*> found;
+  const auto take = [&found](eager::Parameter& parameter) {
+    if (parameter.is_trained) {
+      found.push_back(&parameter);
+    }
+  };
+  const auto take_linear = [&take](Linear& linear) {
+    for (eager::Parameter* each : {&linear.weight, &linear.bias, &linear.a, &linear.b}) {
+      take(*each);
+    }
+  };
+  take(table_);
+  for (Layer& layer : layers_) {
+    for (Linear* each : {&layer.query, &layer.key, &layer.value, &layer.output}) {
+      take_linear(*each);
+    }
+    take(layer.query_norm.weight);
+    take(layer.key_norm.weight);
+    for (Linear* each : {&layer.gate, &layer.up, &layer.down}) { take_linear(*each); }
+    take(layer.attention_norm.weight);
+    take(layer.ffn_norm.weight);
+  }
+  take(final_norm_.weight);
+  take(head_);
+  return found;
+}
+
+// The residual stream is in the type of the table; norms compute in fp32.
+Tensor CausalLm::norm(Norm& norm, const Tensor& input) {
+  const InRow row(graph_.tape, kNormRow);
+  Tensor x = eager::to(graph_, input, DType::kFp32);
+  Tensor variance;
+  {
+    const Tensor squares = eager::square(graph_, x);
+    variance = eager::mean(graph_, squares, norm.width);
+  }
+  {
+    Tensor shifted = eager::shift(graph_, variance);
+    const Tensor root = eager::reciprocal_root(graph_, shifted);
+    shifted = {};
+    x = eager::multiply(graph_, x, root);
+  }
+  const Tensor normed = eager::to(graph_, x, input.dtype);
+  return eager::multiply(graph_, norm.weight.data, normed);
+}
+
+// LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.
+void CausalLm::rotary() {
+  const InRow row(graph_.tape, kRotaryRow);
+  const eager::NoGrad no_grad(graph_);
+  const std::int64_t elements = sizes_.sequence * sizes_.head_dim;
+  const Tensor angles = graph_.make_product(elements / 2, DType::kFp32);
+  const Tensor both = graph_.make(elements, DType::kFp32);
+  Tensor cosines = graph_.make(elements, DType::kFp32);
+  cosines = eager::scale(graph_, cosines);
+  Tensor sines = graph_.make(elements, DType::kFp32);
+  sines = eager::scale(graph_, sines);
+  cosines_ = eager::to(graph_, cosines, table_.data.dtype);
+  sines_ = eager::to(graph_, sines, table_.data.dtype);
+}
+
+// x*cos + rotate_half(x)*sin.
+Tensor CausalLm::rotate(const Tensor& input) {
+  const Tensor by_cosines = eager::multiply(graph_, input, cosines_);
+  Tensor by_sines;
+  {
+    const Tensor turned = eager::rotate_half(graph_, input);
+    by_sines = eager::multiply(graph_, turned, sines_);
+  }
+  return eager::add(graph_, by_cosines, by_sines);
+}
+
+Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
+  const InRow row(graph_.tape, kAttentionRow);
+  const auto project_heads = [&](Linear& linear, Norm& head_norm) {
+    Tensor projected = eager::copied_back(graph_, project(graph_, linear, input));
+    return job_.model.qk_norm ? norm(head_norm, projected) : projected;
+  };
+  Tensor query = project_heads(layer.query, layer.query_norm);
+  Tensor key = project_heads(layer.key, layer.key_norm);
+  const Tensor value = project(graph_, layer.value, input);
+  {
+    Tensor turned = rotate(query);
+    key = rotate(key);
+    query = std::move(turned);
+  }
+  const Tensor output = eager::fused_attention(
+      graph_, query, key, value,
+      {.tokens = sizes_.tokens, .query_heads = sizes_.query_heads, .key_heads = sizes_.key_heads});
+  return project(graph_, layer.output, output);
+}
+
+Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
+  const InRow row(graph_.tape, kFfnRow);
+  Tensor product;
+  {
+    Tensor gate = project(graph_, layer.gate, input);
+    gate = eager::silu(graph_, gate);
+    const Tensor up = project(graph_, layer.up, input);
+    product = eager::multiply(graph_, gate, up);
+  }
+  return project(graph_, layer.down, product);
+}
+
+Tensor CausalLm::layer_forward(Layer& layer, const Tensor& input) {
+  const InRow row(graph_.tape, kResidualRow);
+  Tensor hidden = norm(layer.attention_norm, input);
+  hidden = attention(layer, hidden);
+  hidden = eager::add(graph_, input, hidden);
+  const Tensor residual = hidden;
+  hidden = norm(layer.ffn_norm, hidden);
+  hidden = ffn(layer, hidden);
+  return eager::add(graph_, residual, hidden);
+}
+
+Tensor CausalLm::decoder(const Tensor& token_ids) {
+  const InRow row(graph_.tape, kResidualRow);
+  using enum ModuleGroup::Kind;
+  Tensor hidden = eager::embedding(graph_, holder_.enter({kEmbedding}, token_ids), table_.data,
+                                   {.rows = sizes_.vocab, .width = sizes_.hidden});
+  if (!job_.model.tied_embeddings) {
+    hidden = holder_.leave({kEmbedding}, hidden);
+  }
+  if (recomputes_ && !trains_all_ && !hidden.requires_grad()) {  // enable_input_require_grads
+    hidden = graph_.make_leaf(hidden, [](const Tensor&) {});
+  }
+  rotary();
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const ModuleGroup group = {kLayer, static_cast<std::int64_t>(i)};
+    const auto run = [this, i](const Tensor& input) { return layer_forward(layers_[i], input); };
+    Tensor output;
+    {
+      const Tensor input = holder_.enter(group, hidden);
+      output = recomputes_ ? eager::checkpoint(graph_, input, run) : run(input);
+    }
+    hidden = holder_.leave(group, output);
+  }
+  return norm(final_norm_, holder_.enter({kFinalNorm}, hidden));
+}
+
+// ForCausalLMLoss: logits in fp32, labels shifted by padding.
+Tensor CausalLm::loss(const Tensor& logits, const Tensor& labels) {
+  const Tensor wide = eager::to(graph_, logits, DType::kFp32);
+  Tensor shifted;
+  {
+    const InRow row(graph_.tape, kTokensRow);
+    const Tensor padded = graph_.make(labels.elements, DType::kInt64);
+    shifted = graph_.make(labels.elements, DType::kInt64);
+  }
+  const Tensor sum = eager::cross_entropy(graph_, wide, shifted, sizes_.tokens);
+  return eager::scale(graph_, sum);
+}
+
+Tensor CausalLm::forward() {
+  const InRow tokens_row(graph_.tape, kTokensRow);
+  graph_.tape.begin(MomentKind::kForward);
+  const Tensor token_ids = graph_.make(sizes_.tokens, DType::kInt64);
+  const Tensor labels = graph_.make(sizes_.tokens, DType::kInt64);
+  Tensor logits;
+  Tensor sum;
+  {
+    const Tensor hidden = decoder(token_ids);
+    const InRow row(graph_.tape, kLogitsRow);
+    graph_.tape.begin(MomentKind::kLossForward);
+    const Parameter& head = job_.model.tied_embeddings ? table_ : head_;
+    logits = eager::linear(graph_, hidden, head.data,
+                           {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
+    logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
+    sum = loss(logits, labels);
+  }
+  if (graph_.autocast) {  // convert_outputs_to_fp32
+    graph_.end_autocast();
+    const InRow row(graph_.tape, kLogitsRow);
+    logits = eager::to(graph_, logits, DType::kFp32);
+  }
+  holder_.end_forward();
+  cosines_ = sines_ = {};
+  return sum;
+}
+
+}  // namespace shardplan::transformers

@@ -1,0 +1,114 @@
+#include "estimator/frameworks/transformers/trainer.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "estimator/frameworks/transformers/fsdp.h"
+#include "estimator/frameworks/transformers/labels.h"
+
+namespace shardplan::transformers {
+namespace {
+
+using eager::Graph;
+using eager::InRow;
+using eager::Parameter;
+using eager::Tensor;
+
+// The second microbatch of a step meets the gradients of the first, later ones repeat it.
+constexpr std::int64_t kMicrobatches = 2;
+
+// AdamW's state of one parameter.
+struct Moments {
+  Tensor num_steps, exp_avg, exp_avg_sq;
+};
+
+std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan) {
+  if (plan.zero > 0) {
+    return std::make_unique<FullyShard>(graph, job, plan);
+  }
+  if (data_parallel_size(job, plan) > 1) {
+    return std::make_unique<DataParallel>(graph);
+  }
+  return std::make_unique<Holder>(graph);
+}
+
+class Trainer {
+ public:
+  Trainer(const Job& job, const Plan& plan)
+      : job_(job),
+        plan_(plan),
+        graph_(job.profile.fixed_workspace_bytes),
+        holder_(holder_of(graph_, job, plan)),
+        model_(graph_, *holder_, job, plan) {}
+
+  TrainerRun run(int steps) {
+    TrainerRun run;
+    graph_.tape.begin(MomentKind::kStartUp);
+    model_.build();
+    trained_ = model_.trained();
+    holder_->wrap(trained_);
+    const std::int64_t microbatches = std::min(num_microbatches(job_, plan_), kMicrobatches);
+    for (int step = 0; step < steps; ++step) {
+      for (std::int64_t i = 0; i < microbatches; ++i) { microbatch(); }
+      update();
+      run.num_first_step = step == 0 ? graph_.tape.num_events() : run.num_first_step;
+    }
+    run.events = graph_.tape.take_events();
+    run.labels = graph_.tape.take_labels();
+    run.moments = graph_.tape.take_moments();
+    return run;
+  }
+
+ private:
+  void microbatch() {
+    graph_.tape.enter_thread(false);
+    if (plan_.precision == Precision::kBf16 && plan_.zero == 0) {
+      graph_.autocast = DType::kBf16;
+    }
+    const Tensor loss = model_.forward();
+    graph_.end_autocast();
+    graph_.autocast.reset();
+    graph_.tape.begin(MomentKind::kLossBackward);
+    graph_.tape.enter_thread(true);
+    graph_.backward(loss, {});
+    graph_.tape.begin(MomentKind::kReduction);
+    holder_->end_backward();
+    graph_.drop_graph();
+  }
+
+  void update() {
+    graph_.tape.begin(MomentKind::kOptimizer);
+    if (moments_.empty()) {
+      for (const Parameter* parameter : trained_) { moments_.push_back(make_moments(*parameter)); }
+    }
+    for (Parameter* parameter : trained_) { parameter->gradient = {}; }
+  }
+
+  Moments make_moments(const Parameter& parameter) {
+    const auto make = [this](const eager::Label& label, std::int64_t elements, DType dtype) {
+      const InRow row(graph_.tape, label);
+      return graph_.make(elements, dtype);
+    };
+    const std::int64_t elements = holder_->held_elements(parameter);
+    return {.num_steps = make(kStepRow, 1, DType::kFp32),
+            .exp_avg = make(kExpAvgRow, elements, parameter.dtype),
+            .exp_avg_sq = make(kExpAvgSqRow, elements, parameter.dtype)};
+  }
+
+  const Job& job_;
+  const Plan& plan_;
+  Graph graph_;
+  std::unique_ptr<Holder> holder_;
+  CausalLm model_;
+  std::vector<Parameter*> trained_;
+  std::vector<Moments> moments_;
+};
+
+}  // namespace
+
+TrainerRun trainer_run(const Job& job, const Plan& plan, int steps) {
+  return Trainer(job, plan).run(steps);
+}
+
+}  // namespace shardplan::transformers
