@@ -91,8 +91,9 @@ void FullyShard::unshard(Group& group, bool holds_output) {
   {
     const InRow row(graph_.tape, kGatheredRow);
     for (Parameter* parameter : group.parameters) {
-      parameter->data.storage->fill(ranks_ * shard_elements(*parameter) *
-                                    bytes_of(parameter->data.dtype));
+      parameter->data.storage->fill(
+          ranks_ * shard_elements(*parameter) * bytes_of(parameter->data.dtype),
+          parameter->data.dtype);
     }
   }
   if (holds_output) {

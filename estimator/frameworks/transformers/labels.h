@@ -27,14 +27,17 @@ inline constexpr Label kReduceBufferRow = {kCommunication, "gradients.reduce_buf
                                            "of a group, and this rank's part of it"};
 inline constexpr Label kGradientsRow = {kGradients, "gradients", DType::kFp32,
                                         "Nt/D: what the optimizer reads"};
-inline constexpr Label kExpAvgRow = {kOptimizer, "optimizer.exp_avg", DType::kFp32,
-                                     "Nt/D: made by the first step"};
-inline constexpr Label kExpAvgSqRow = {kOptimizer, "optimizer.exp_avg_sq", DType::kFp32,
-                                       "Nt/D: made by the first step"};
-inline constexpr Label kStepRow = {kOptimizer, "optimizer.step", DType::kFp32,
-                                   "1 of every tensor: how many steps it has made"};
-inline constexpr Label kScalesRow = {kOptimizer, "optimizer.scales", DType::kFp32,
-                                     "one of every 256 elements of both moments"};
+inline constexpr Label kExpAvgRow = {
+    kOptimizer, "optimizer.exp_avg", DType::kFp32, "Nt/D: made by the first step", nullptr, true};
+inline constexpr Label kExpAvgSqRow = {kOptimizer,   "optimizer.exp_avg_sq",
+                                       DType::kFp32, "Nt/D: made by the first step",
+                                       nullptr,      true};
+inline constexpr Label kStepRow = {kOptimizer,   "optimizer.step",
+                                   DType::kFp32, "1 of every tensor: how many steps it has made",
+                                   nullptr,      true};
+inline constexpr Label kScalesRow = {kOptimizer,   "optimizer.scales",
+                                     DType::kFp32, "one of every 256 elements of both moments",
+                                     nullptr,      true};
 inline constexpr Label kUpdateRow = {kTemporaries, "optimizer.temporaries", DType::kFp32,
                                      "of the optimizer's step"};
 

@@ -42,8 +42,8 @@ class Trainer {
         holder_(holder_of(graph_, job, plan)),
         model_(graph_, *holder_, job, plan) {}
 
-  TrainerRun run(int steps) {
-    TrainerRun run;
+  PlayedRun run(int steps) {
+    PlayedRun run;
     graph_.tape.begin(MomentKind::kStartUp);
     model_.build();
     trained_ = model_.trained();
@@ -57,6 +57,7 @@ class Trainer {
     run.events = graph_.tape.take_events();
     run.labels = graph_.tape.take_labels();
     run.moments = graph_.tape.take_moments();
+    run.dtypes = graph_.tape.take_dtypes();
     return run;
   }
 
@@ -107,7 +108,7 @@ class Trainer {
 
 }  // namespace
 
-TrainerRun trainer_run(const Job& job, const Plan& plan, int steps) {
+PlayedRun trainer_run(const Job& job, const Plan& plan, int steps) {
   return Trainer(job, plan).run(steps);
 }
 

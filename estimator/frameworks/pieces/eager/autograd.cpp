@@ -62,7 +62,8 @@ Tensor NodeBuilder::finish(Tensor output, BackwardFunction backward) {
 Tensor Graph::make(std::int64_t elements, DType dtype, AllocationStream stream) {
   Tensor tensor{.storage = nullptr, .elements = elements, .dtype = dtype, .node = nullptr};
   if (elements > 0) {
-    tensor.storage = std::make_shared<Storage>(tape, tape.make(tensor.bytes(), stream));
+    tensor.storage =
+        std::make_shared<Storage>(tape, tape.make_typed(tensor.bytes(), dtype, stream));
   }
   return tensor;
 }

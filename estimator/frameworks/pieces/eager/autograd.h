@@ -34,7 +34,7 @@ class Storage {
   bool is_empty() const { return tensor_.id == 0; }
   // The memory alone goes and comes; whoever holds the tensor holds it on (Tensor.resize_).
   void empty() { tape_.free(tensor_); }
-  void fill(std::int64_t bytes) { tensor_ = tape_.make(bytes); }
+  void fill(std::int64_t bytes, DType dtype) { tensor_ = tape_.make_typed(bytes, dtype); }
 
  private:
   Tape& tape_;

@@ -12,4 +12,16 @@ const Label* Tape::enter(const Label* label) {
   return outer;
 }
 
+TapeTensor Tape::make_typed(std::int64_t bytes, DType dtype, AllocationStream stream) {
+  const TapeTensor tensor = make(bytes, stream);
+  dtypes_.resize(static_cast<std::size_t>(last_id()) + 1, DType::kBool);
+  dtypes_.back() = dtype;
+  return tensor;
+}
+
+std::vector<DType> Tape::take_dtypes() {
+  dtypes_.resize(static_cast<std::size_t>(last_id()) + 1, DType::kBool);
+  return std::move(dtypes_);
+}
+
 }  // namespace shardplan::eager

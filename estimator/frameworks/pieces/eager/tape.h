@@ -3,25 +3,16 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "estimator/frameworks/pieces/played_run.h"
 #include "estimator/ledger/allocation_tape.h"
-#include "estimator/ledger/chunk_peak.h"
 #include "estimator/plan/dtype.h"
-#include "estimator/plan/memory_estimate.h"
 
 namespace shardplan::eager {
 
-// A row of the ledger. Constants outlive every tape.
-struct Label {
-  Component component = Component::kActivations;
-  std::string_view name;
-  DType dtype = DType::kBf16;           // in whose elements the row counts
-  std::string_view formula;             // letters as in ledger/block_rows.h
-  const Label* of_gradients = nullptr;  // of what its operators make in backward; none: the same
-};
+using Label = TapeLabel;
 
 class Tape final : public ProductTape {
  public:
@@ -34,20 +25,16 @@ class Tape final : public ProductTape {
   // What is written from now on belongs to that moment.
   void begin(MomentKind moment) { moments_.push_back({num_events(), moment}); }
 
-  // Tensors of higher ids are of the row, up to the next entry.
-  struct LabelStart {
-    std::int64_t after_id = 0;
-    const Label* label = nullptr;
-  };
+  // A tensor of that many bytes of the type; no bytes: none.
+  TapeTensor make_typed(std::int64_t bytes, DType dtype,
+                        AllocationStream stream = AllocationStream::kCompute);
+
   std::vector<LabelStart> take_labels() { return std::move(labels_); }
-  // Events from that place on are of the moment.
-  struct MomentStart {
-    std::int64_t event = 0;
-    MomentKind moment = MomentKind::kStartUp;
-  };
   std::vector<MomentStart> take_moments() { return std::move(moments_); }
+  std::vector<DType> take_dtypes();
 
  private:
+  std::vector<DType> dtypes_;  // by id
   std::vector<LabelStart> labels_;
   std::vector<MomentStart> moments_;
 };
