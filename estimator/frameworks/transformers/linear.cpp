@@ -44,7 +44,9 @@ Tensor product_4bit(Graph& graph, const Linear& linear, const Tensor& input) {
   const Linear* quantized = &linear;
   return node.finish(std::move(output), [=](BackwardCall& call) {
     const Tensor weight = dequantized(call.graph, *quantized, dtype);
-    return Tensors{call.graph.make_product(rows * quantized->shape.inputs, dtype)};
+    Tensor of_input = call.graph.make_product(rows * quantized->shape.inputs, dtype);
+    of_input.is_view = true;
+    return Tensors{std::move(of_input)};
   });
 }
 
@@ -71,7 +73,9 @@ Tensor product_int8(Graph& graph, const Linear& linear, const Tensor& input) {
     const InRow row(call.graph.tape, kDequantizedRow);
     const Tensor weight =
         call.graph.make(quantized->shape.inputs * quantized->shape.outputs, dtype);
-    return Tensors{call.graph.make_product(rows * quantized->shape.inputs, dtype)};
+    Tensor of_input = call.graph.make_product(rows * quantized->shape.inputs, dtype);
+    of_input.is_view = true;
+    return Tensors{std::move(of_input)};
   });
 }
 

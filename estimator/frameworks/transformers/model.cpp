@@ -137,7 +137,7 @@ Tensor CausalLm::norm(Norm& norm, const Tensor& input) {
     x = eager::multiply(graph_, x, root);
   }
   const Tensor normed = eager::to(graph_, x, input.dtype);
-  return eager::multiply(graph_, norm.weight.data, normed);
+  return eager::multiply_rows(graph_, norm.weight.data, normed);
 }
 
 // LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.

@@ -38,7 +38,7 @@ class Trainer {
   Trainer(const Job& job, const Plan& plan)
       : job_(job),
         plan_(plan),
-        graph_(job.profile.fixed_workspace_bytes),
+        graph_(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms),
         holder_(holder_of(graph_, job, plan)),
         model_(graph_, *holder_, job, plan) {}
 

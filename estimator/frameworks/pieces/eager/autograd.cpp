@@ -7,6 +7,7 @@
 
 #include "estimator/frameworks/pieces/eager/labels.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/frameworks/pieces/eager/reduction.h"
 
 namespace shardplan::eager {
 Tensor BackwardCall::saved(std::size_t index) const {
@@ -149,13 +150,23 @@ void Graph::pass(Task& task, const std::shared_ptr<Node>& to, Tensor gradient) {
   if (gradient.is_defined()) {
     if (!arrived.gradient.is_defined()) {
       arrived.gradient = std::move(gradient);
-    } else if (arrived.gradient.storage.use_count() > 1) {
+    } else if (arrived.gradient.is_view || arrived.gradient.storage.use_count() > 1) {
       arrived.gradient = make(arrived.gradient.elements, arrived.gradient.dtype);
     }
   }
   if (--arrived.missing == 0) {
     task.ready.push(to);
   }
+}
+
+// The sum of rows goes by way of what blocks of the kernel leave, where they divide rows.
+Tensor Graph::summed(const Tensor& gradient, std::int64_t elements, bool sums_columns) {
+  const Tensor sum = make(elements, gradient.dtype);
+  if (sums_columns) {
+    const Tensor partial = make(
+        column_sum_bytes(gradient.elements / elements, elements, multiprocessors_), DType::kBool);
+  }
+  return sum;
 }
 
 void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
@@ -176,7 +187,7 @@ void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
         continue;
       }
       if (gradient.elements != node->inputs[i]->elements) {  // of a broadcast input
-        gradient = make(node->inputs[i]->elements, gradient.dtype);
+        gradient = summed(gradient, node->inputs[i]->elements, node->sums_columns);
       }
       if (gradient.dtype != node->inputs[i]->dtype) {
         gradient = make(gradient.elements, node->inputs[i]->dtype);

@@ -47,14 +47,15 @@ struct Tensor {
   std::int64_t elements = 0;
   DType dtype = DType::kBf16;
   std::shared_ptr<Node> node;  // what made it, or what takes a leaf's gradient; none: no gradient
+  bool is_view = false;        // of a gradient: another tensor shares its storage
 
   bool requires_grad() const { return node != nullptr; }
   bool is_defined() const { return elements > 0; }
   std::int64_t bytes() const { return elements * bytes_of(dtype); }
   // The same storage outside the graph.
-  Tensor detached() const { return {storage, elements, dtype, nullptr}; }
+  Tensor detached() const { return {storage, elements, dtype, nullptr, is_view}; }
   Tensor viewed(std::int64_t viewed_elements) const {
-    return {storage, viewed_elements, dtype, node};
+    return {storage, viewed_elements, dtype, node, is_view};
   }
 };
 using Tensors = std::vector<Tensor>;
@@ -116,6 +117,7 @@ class Node {
   std::int64_t elements = 0;
   DType dtype = DType::kBf16;
   std::function<void(Tensor)> take;  // of a leaf: takes its gradient
+  bool sums_columns = false;         // a broadcast input is a row: its gradient sums all rows
   const Label* label = nullptr;      // in which its operator ran
 };
 
@@ -128,6 +130,7 @@ class NodeBuilder {
   // Returns the place of the saved tensor.
   std::size_t save(const Tensor& tensor);
   void keep(const Tensor& tensor);
+  void sum_columns() { node_->sums_columns = true; }
   // Gives the operator's output its node.
   Tensor finish(Tensor output, BackwardFunction backward);
 
@@ -139,7 +142,9 @@ class NodeBuilder {
 // State of a rank's thread: where it writes, whether gradients are recorded, autocast, hooks.
 class Graph {
  public:
-  explicit Graph(std::int64_t workspace_bytes) : tape(workspace_bytes) {}
+  // `multiprocessors`: of the GPU.
+  Graph(std::int64_t workspace_bytes, std::int64_t multiprocessors)
+      : tape(workspace_bytes), multiprocessors_(multiprocessors) {}
 
   Tape tape;
   bool records = true;  // no: torch.no_grad
@@ -167,8 +172,10 @@ class Graph {
  private:
   struct Task;
   void run(Task& task, const std::shared_ptr<Node>& node);
+  Tensor summed(const Tensor& gradient, std::int64_t elements, bool sums_columns);
   void pass(Task& task, const std::shared_ptr<Node>& to, Tensor gradient);
 
+  const std::int64_t multiprocessors_;
   std::int64_t sequence_ = 0;
   std::vector<std::shared_ptr<Node>> finished_;
   std::unordered_map<const Storage*, Tensor> casts_;

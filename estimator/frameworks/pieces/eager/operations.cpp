@@ -6,7 +6,15 @@
 #include "estimator/frameworks/pieces/table_gradient.h"
 
 namespace shardplan::eager {
+
+DType promoted(DType a, DType b) {
+  return a == b ? a : DType::kFp32;
+}
+
 namespace {
+
+constexpr std::int64_t kFp32 = 4;
+constexpr std::int64_t kAttentionCounters = 256;  // bytes
 
 Tensor in_autocast(Graph& graph, const Tensor& input) {
   return graph.autocast ? to(graph, input, *graph.autocast) : input;
@@ -16,33 +24,12 @@ std::int64_t broadcast(const Tensor& a, const Tensor& b) {
   return std::max(a.elements, b.elements);
 }
 
-}  // namespace
-
-DType promoted(DType a, DType b) {
-  return a == b ? a : DType::kFp32;
-}
-
-Tensor to(Graph& graph, const Tensor& input, DType dtype) {
-  if (input.dtype == dtype) {
-    return input;
-  }
-  NodeBuilder node(graph, {&input});
-  // The engine casts the gradient back.
-  return node.finish(graph.make(input.elements, dtype),
-                     [](BackwardCall& call) { return std::move(call.gradients); });
-}
-
-Tensor add(Graph& graph, const Tensor& a, const Tensor& b) {
-  NodeBuilder node(graph, {&a, &b});
-  return node.finish(graph.make(broadcast(a, b), promoted(a.dtype, b.dtype)),
-                     [](BackwardCall& call) {
-                       return Tensors{call.gradients[0], std::move(call.gradients[0])};
-                     });
-}
-
-Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b) {
+Tensor product(Graph& graph, const Tensor& a, const Tensor& b, bool sums_columns) {
   NodeBuilder node(graph, {&a, &b});
   if (node.is_needed()) {
+    if (sums_columns) {
+      node.sum_columns();
+    }
     if (a.requires_grad()) {
       node.save(b);
     }
@@ -67,6 +54,34 @@ Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b) {
     }
     return gradients;
   });
+}
+
+}  // namespace
+
+Tensor to(Graph& graph, const Tensor& input, DType dtype) {
+  if (input.dtype == dtype) {
+    return input;
+  }
+  NodeBuilder node(graph, {&input});
+  // The engine casts the gradient back.
+  return node.finish(graph.make(input.elements, dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+Tensor add(Graph& graph, const Tensor& a, const Tensor& b) {
+  NodeBuilder node(graph, {&a, &b});
+  return node.finish(graph.make(broadcast(a, b), promoted(a.dtype, b.dtype)),
+                     [](BackwardCall& call) {
+                       return Tensors{call.gradients[0], std::move(call.gradients[0])};
+                     });
+}
+
+Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b) {
+  return product(graph, a, b, false);
+}
+
+Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows) {
+  return product(graph, weights, rows, true);
 }
 
 Tensor scale(Graph& graph, const Tensor& input) {
@@ -186,17 +201,18 @@ Tensor copied_back(Graph& graph, const Tensor& input) {
 // and self.
 Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const LinearShape& shape,
               const Tensor& bias) {
-  const Tensor x = in_autocast(graph, input);
-  const Tensor w = graph.cast_weight(weight);
+  // The last argument is cast first.
   const Tensor b = bias.is_defined() ? graph.cast_weight(bias) : Tensor{};
+  const Tensor w = graph.cast_weight(weight);
+  const Tensor x = in_autocast(graph, input);
   const bool has_bias = bias.is_defined();
   NodeBuilder node(graph, {&x, &w, &b});
   if (node.is_needed()) {
-    if (w.requires_grad()) {
-      node.save(x);
-    }
     if (x.requires_grad()) {
       node.save(w);
+    }
+    if (w.requires_grad()) {
+      node.save(x);
     }
   }
   const std::int64_t rows = x.elements / shape.inputs;
@@ -206,8 +222,13 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
     return call.graph.make_product(shape.outputs * shape.inputs, dtype);
   };
   const auto of_input = [=](BackwardCall& call) {
-    return call.graph.make_product(rows * shape.inputs, dtype);
+    Tensor made = call.graph.make_product(rows * shape.inputs, dtype);
+    made.is_view = true;  // of the product's rows, batch by batch
+    return made;
   };
+  if (node.is_needed() && has_bias) {
+    node.sum_columns();
+  }
   return node.finish(graph.make_product(rows * shape.outputs, dtype), [=](BackwardCall& call) {
     Tensors saved;
     for (const std::size_t i : {1, 0}) {
@@ -251,13 +272,14 @@ Tensor embedding(Graph& graph, const Tensor& indices, const Tensor& table,
   });
 }
 
-// Gradients, softmax's sums, dQ in fp32, keys and values expanded to all heads (flash_api.cpp,
-// mha_bwd).
+// cuDNN's backward pass has one workspace: dQ in fp32, softmax's sums, gradients of keys and values
+// for every query head, and counters. Seen in the allocator's history of PyTorch 2.11 on H200 (8
+// query heads, 2 key heads of 128, 1,024 tokens).
 Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
                        const AttentionShape& shape) {
-  const Tensor q = in_autocast(graph, query);
-  const Tensor k = in_autocast(graph, key);
   const Tensor v = in_autocast(graph, value);
+  const Tensor k = in_autocast(graph, key);
+  const Tensor q = in_autocast(graph, query);
   NodeBuilder node(graph, {&q, &k, &v});
   const std::int64_t sums = shape.query_heads * shape.tokens;
   const Tensor output = graph.make(q.elements, q.dtype);
@@ -276,11 +298,9 @@ Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, con
     Tensors gradients = {g.make(saved_query.elements, saved_query.dtype),
                          g.make(saved_key.elements, saved_key.dtype),
                          g.make(saved_value.elements, saved_value.dtype)};
-    const Tensor softmax_sums = g.make(sums, DType::kFp32);
-    const Tensor accumulator = g.make(saved_query.elements, DType::kFp32);
-    const std::int64_t expanded = expands ? saved_query.elements : 0;
-    const Tensor all_keys = g.make(expanded, saved_query.dtype);
-    const Tensor all_values = g.make(expanded, saved_query.dtype);
+    const std::int64_t expanded = expands ? 2 * saved_query.bytes() : 0;
+    const Tensor workspace =
+        g.make(kFp32 * (saved_query.elements + sums) + expanded + kAttentionCounters, DType::kBool);
     return gradients;
   });
 }

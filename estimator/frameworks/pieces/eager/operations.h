@@ -17,6 +17,8 @@ Tensor to(Graph& graph, const Tensor& input, DType dtype);
 // --- pointwise; a smaller tensor is broadcast over the larger one ---
 Tensor add(Graph& graph, const Tensor& a, const Tensor& b);
 Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b);
+// Of every row with a row of weights.
+Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows);
 // By, or of, a number of the host.
 Tensor scale(Graph& graph, const Tensor& input);
 Tensor shift(Graph& graph, const Tensor& input);
