@@ -60,12 +60,15 @@ struct Job {
   std::int64_t sequence_length = 0;  // tokens
   std::int64_t global_batch = 0;     // sequences per optimizer step, all data-parallel ranks
   OptimizerKind optimizer = OptimizerKind::kAdamW;
-  TrainedParameters trained = TrainedParameters::kAll;
   double hidden_dropout = 0;     // after attention, FFN and embedding
   double attention_dropout = 0;  // of attention probabilities
   Adapters adapters;
   QuantizedWeights quantized;  // of frozen linear layers
 };
+
+constexpr TrainedParameters trained_parameters(const Job& job) {
+  return job.adapters.rank > 0 ? TrainedParameters::kAdapters : TrainedParameters::kAll;
+}
 
 // Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.
 std::int64_t data_parallel_size(const Job& job, const Plan& plan);  // dp, without cp

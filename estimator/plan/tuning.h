@@ -29,11 +29,19 @@ struct Adapters {
   friend bool operator==(const Adapters&, const Adapters&) = default;
 };
 
+// LoraConfig as it comes, with the targets of Llama and its kin (peft 0.21 tuners/lora/config.py,
+// utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING).
+inline constexpr Adapters kDefaultAdapters = {.rank = 8, .targets = {true, false, true}};
+
 // How linear weights of layers are stored (bitsandbytes).
 enum class Quantization { kNone, kNf4, kFp4, kInt8 };
 
 inline constexpr std::array<std::string_view, 4> kQuantizationNames = {"none", "nf4", "fp4",
                                                                        "int8"};
+
+constexpr std::string_view name_of(Quantization kind) {
+  return kQuantizationNames[static_cast<std::size_t>(kind)];
+}
 
 struct QuantizedWeights {
   Quantization kind = Quantization::kNone;

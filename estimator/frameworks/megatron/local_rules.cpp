@@ -69,6 +69,7 @@ constexpr std::array kLocalRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,

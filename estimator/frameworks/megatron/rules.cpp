@@ -167,6 +167,7 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kAdamWOrMuon,
     kMuonAlone,
     kBlockwiseOnHopper,

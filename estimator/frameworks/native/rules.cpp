@@ -226,6 +226,7 @@ constexpr std::array kRules = {
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,

@@ -234,6 +234,7 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kAdamWOnly,
     // accepted
     kRankOrderComplete,

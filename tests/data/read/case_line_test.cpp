@@ -122,7 +122,7 @@ TEST_CASE("what a line leaves out takes the profile's defaults") {
   CHECK(one.job.model.name == "llama3-8b");
   CHECK(one.job.cluster.name == "1x8-h200");
   CHECK(one.job.optimizer == OptimizerKind::kAdamW);
-  CHECK(one.job.trained == TrainedParameters::kAll);
+  CHECK(trained_parameters(one.job) == TrainedParameters::kAll);
   CHECK(one.plan ==
         Plan{.tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .schedule = Schedule::k1F1B});
   CHECK_FALSE(one.measured.has_value());
@@ -187,7 +187,7 @@ TEST_CASE("every field of a plan and of a job can be written") {
   expected.moe_buffer_factor = 1.5;
   CHECK(one.plan == expected);
   CHECK(one.job.optimizer == OptimizerKind::kSgdMomentum);
-  CHECK(one.job.trained == TrainedParameters::kAdapters);
+  CHECK(one.job.adapters == kDefaultAdapters);
   CHECK(one.job.global_batch == 4 * 2 * 2);
 }
 
