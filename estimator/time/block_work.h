@@ -41,6 +41,7 @@ struct BlockContext {
   std::int64_t sharded_tokens = 0;  // where sequence parallelism divides them by tp
   double element_bytes = 2;         // of activations
   LayerKernels kernels;
+  bool trains_weights = true;          // products make gradients of weights
   bool adds_weight_gradients = false;  // products add them to the main gradients
   KernelBytes weight_gradient = {};    // what it costs per element where they do not
   GroupShape tp;
