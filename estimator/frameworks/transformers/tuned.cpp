@@ -1,7 +1,6 @@
 #include "estimator/frameworks/transformers/tuned.h"
 
 #include "estimator/plan/number.h"
-#include "estimator/plan/parameters.h"
 
 namespace shardplan::transformers {
 
@@ -18,6 +17,18 @@ std::array<LinearWeight, kLinearLayerNames.size()> linear_weights(const ModelSpe
            {kDown, model.ffn, model.hidden}}};
 }
 
+std::int64_t model_elements(const ModelSpec& model) {
+  const std::int64_t query = model.num_heads * model.head_dim;
+  const std::int64_t key = model.num_kv_heads * model.head_dim;
+  std::int64_t layer = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  for (const LinearWeight& weight : linear_weights(model)) { layer += weight.elements(); }
+  layer += model.qkv_bias ? query + 2 * key : 0;
+  layer += model.attention_output_bias ? model.hidden : 0;
+  layer += model.ffn_bias ? 2 * model.ffn + model.hidden : 0;
+  const std::int64_t tables = model.tied_embeddings ? 1 : 2;
+  return model.num_layers() * layer + tables * model.vocab * model.hidden + model.hidden;
+}
+
 std::int64_t adapter_elements(const Job& job) {
   std::int64_t of_layer = 0;
   for (const LinearWeight& weight : linear_weights(job.model)) {
@@ -28,9 +39,8 @@ std::int64_t adapter_elements(const Job& job) {
 }
 
 double trained_share(const Job& job) {
-  return job.adapters.rank == 0
-             ? 1
-             : number(adapter_elements(job)) / number(count_parameters(job.model));
+  return job.adapters.rank == 0 ? 1
+                                : number(adapter_elements(job)) / number(model_elements(job.model));
 }
 
 bool uses_autocast(const Job& job, const Plan& plan) {

@@ -18,6 +18,8 @@ struct LinearWeight {
 };
 std::array<LinearWeight, kLinearLayerNames.size()> linear_weights(const ModelSpec& model);
 
+// count_parameters of the dense models that are modelled, without a list of their tensors.
+std::int64_t model_elements(const ModelSpec& model);
 // Elements of A and B of all adapters.
 std::int64_t adapter_elements(const Job& job);
 // Elements that the optimizer updates, over all that the model has.

@@ -56,14 +56,14 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
 // as well: nothing runs beside its reduction.
 double last_share(const Job& job) {
   const double table = number(job.model.vocab * job.model.hidden);
-  return job.adapters.rank > 0 ? 0 : table / number(count_parameters(job.model));
+  return job.adapters.rank > 0 ? 0 : table / number(model_elements(job.model));
 }
 
 // Groups that a backward pass gathers again: all but the last, which stays gathered; none where
 // layers stay (zero 2).
 double gathered_again(const Job& job, const Plan& plan) {
   const double last = number((job.model.vocab + 1) * job.model.hidden);
-  return plan.zero == 3 ? 1 - last / number(count_parameters(job.model)) : 0;
+  return plan.zero == 3 ? 1 - last / number(model_elements(job.model)) : 0;
 }
 
 // Of all but the last microbatch under no_sync nothing is reduced.

@@ -362,7 +362,8 @@ TEST_CASE("wrong training members are refused") {
              "tokens in a microbatch");
   CHECK(why_training(R"({"sequence_length": 1, "global_batch": 8, "optimizer": "adam"})") ==
         at + "/optimizer: found \"adam\", expected one of adamw, sgd_momentum, muon, "
-             "dist_muon; did you mean \"adamw\"?");
+             "dist_muon, sgd, adafactor, adamw_8bit, paged_adamw, paged_adamw_8bit, "
+             "torchao_adamw_8bit, torchao_adamw_4bit; did you mean \"adamw\"?");
 }
 
 TEST_CASE("wrong lines are refused where they are wrong") {

@@ -304,7 +304,7 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
 // in rows.
 TEST_CASE("the allocations written for the allocator peak at the same byte") {
   const Library library;
-  RandomJobs random(library, 8);
+  RandomJobs random(library, 12);
   int failures = 0;
   int bounded = 0;
   int replayed = 0;

@@ -3,6 +3,7 @@
 
 #include "estimator/answer/model_times.h"
 #include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 #include "tests/estimator/layer_kernels.h"
 #include "tests/estimator/llama_job.h"
@@ -80,6 +81,15 @@ TEST_CASE("4-bit weights are unpacked once in either direction") {
   CHECK(packed.forward_s - frozen.forward_s == doctest::Approx(unpacked_s).epsilon(0.01));
   CHECK(packed.backward_input_s - frozen.backward_input_s ==
         doctest::Approx(unpacked_s).epsilon(0.01));
+}
+
+TEST_CASE("a model's elements are those of its tensors") {
+  Job job = trainer_on_h200();
+  for (const bool is_small : {false, true}) {
+    job.model.qk_norm = job.model.qkv_bias = job.model.tied_embeddings = is_small;
+    job.model.attention_output_bias = job.model.ffn_bias = is_small;
+    CHECK(model_elements(job.model) == count_parameters(job.model));
+  }
 }
 
 // Rank 16 on all of Llama-3-8B's layers: q and o 8192, k and v 5120, gate, up and down 18,432 each.
