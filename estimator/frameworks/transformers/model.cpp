@@ -81,6 +81,7 @@ void CausalLm::build_layer(Layer& layer) {
 void CausalLm::build() {
   using enum ModuleGroup::Kind;
   holder_.begin_group({kEmbedding});
+  table_.is_embedding = true;
   holder_.load(table_, kParametersRow, {sizes_.vocab, sizes_.hidden}, weights_, trains_all_);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     holder_.begin_group({kLayer, static_cast<std::int64_t>(i)});
@@ -268,6 +269,10 @@ Tensor CausalLm::forward() {
     graph_.end_autocast();
     const InRow row(graph_.tape, kLogitsRow);
     logits = eager::to(graph_, logits, DType::kFp32);
+  }
+  if (holder_.copies_outputs()) {
+    const InRow row(graph_.tape, kLogitsRow);
+    logits = graph_.make(logits.elements, logits.dtype);
   }
   holder_.end_forward();
   cosines_ = sines_ = {};

@@ -67,6 +67,7 @@ struct Parameter {
   std::int64_t rows = 1;       // its first dimension
   DType dtype = DType::kBf16;  // in which the optimizer has it
   bool is_trained = false;
+  bool is_embedding = false;  // of a table of tokens
 };
 
 // Where saved tensors go while it is the innermost (torch.autograd.graph.saved_tensors_hooks).
