@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/operations.h"
@@ -50,14 +51,20 @@ class CausalLm {
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
   void build_norm(Norm& norm, std::int64_t width);
   void build_layer(Layer& layer);
-  eager::Tensor norm(Norm& norm, const eager::Tensor& input);
+  void load_end(eager::Parameter& table, bool has_copy);
+  bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
+  const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
+  eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
   void rotary();
   eager::Tensor rotate(const eager::Tensor& input);
   eager::Tensor attention(Layer& layer, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
   eager::Tensor layer_forward(Layer& layer, const eager::Tensor& input);
   eager::Tensor decoder(const eager::Tensor& token_ids);
-  eager::Tensor loss(const eager::Tensor& logits, const eager::Tensor& labels);
+  eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
+                           eager::Tensor& logits);
+  eager::Tensor loss(const eager::Tensor& hidden, const eager::Tensor& labels,
+                     eager::Tensor& logits);
 
   eager::Graph& graph_;
   Holder& holder_;
@@ -65,10 +72,12 @@ class CausalLm {
   const Plan& plan_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
+  DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;
   bool trains_all_ = true;
   eager::Parameter table_;
-  eager::Parameter head_;  // where it is not the table
+  eager::Parameter head_;                   // where it is not the table
+  std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
   Norm final_norm_;
   eager::Tensor cosines_, sines_;

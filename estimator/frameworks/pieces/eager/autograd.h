@@ -168,6 +168,7 @@ class Graph {
   Tensor cast_weight(const Tensor& weight);
   void end_autocast();
 
+  std::int64_t multiprocessors() const { return multiprocessors_; }
   std::int64_t next_sequence() { return ++sequence_; }
 
  private:
