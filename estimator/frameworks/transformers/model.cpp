@@ -161,7 +161,9 @@ Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
 void CausalLm::rotary() {
   const InRow row(graph_.tape, kRotaryRow);
   const eager::NoGrad no_grad(graph_);
-  const std::int64_t elements = sizes_.sequence * sizes_.head_dim;
+  // Positions of each sequence are its own where they begin anew.
+  const std::int64_t elements =
+      (job_.profile.packed_sequences ? sizes_.tokens : sizes_.sequence) * sizes_.head_dim;
   const Tensor angles = graph_.make_product(elements / 2, DType::kFp32);
   const Tensor both = graph_.make(elements, DType::kFp32);
   Tensor cosines = graph_.make(elements, DType::kFp32);
@@ -170,6 +172,32 @@ void CausalLm::rotary() {
   sines = eager::scale(graph_, sines);
   cosines_ = eager::to(graph_, cosines, table_.data.dtype);
   sines_ = eager::to(graph_, sines, table_.data.dtype);
+}
+
+bool CausalLm::is_eager() const {
+  return job_.profile.attention_backend == AttentionBackend::kUnfused;
+}
+
+AttentionSizes CausalLm::attention_sizes() const {
+  return {.tokens = sizes_.tokens,
+          .sequence = sizes_.sequence,
+          .query_heads = sizes_.query_heads,
+          .key_heads = sizes_.key_heads};
+}
+
+// scaled_dot_product_attention needs a mask where causality alone does not say which keys count:
+// windows shorter than the sequence, and several documents in a row of tokens
+// (_ignore_causal_mask_sdpa). FlashAttention needs none.
+void CausalLm::make_mask() {
+  const InRow row(graph_.tape, kMaskRow);
+  const std::int64_t window = job_.model.longest_attention_window();
+  const bool is_partial =
+      job_.profile.packed_sequences || (window > 0 && window <= sizes_.sequence);
+  if (is_eager()) {
+    mask_ = additive_mask(graph_, attention_sizes(), ends_);
+  } else if (is_partial && job_.profile.attention_backend == AttentionBackend::kAuto) {
+    mask_ = byte_mask(graph_, attention_sizes());
+  }
 }
 
 // x*cos + rotate_half(x)*sin.
@@ -192,6 +220,7 @@ Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
     Tensor projected = eager::copied_back(graph_, project(graph_, linear, input));
     return job_.model.qk_norm ? norm(head_norm, projected, true) : projected;
   };
+  const AttentionSizes sizes = attention_sizes();
   Tensor query = project_heads(layer.query, layer.query_norm);
   Tensor key = project_heads(layer.key, layer.key_norm);
   const Tensor value = project(graph_, layer.value, input);
@@ -200,9 +229,8 @@ Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
     key = rotate(key);
     query = std::move(turned);
   }
-  const Tensor output = eager::fused_attention(
-      graph_, query, key, value,
-      {.tokens = sizes_.tokens, .query_heads = sizes_.query_heads, .key_heads = sizes_.key_heads});
+  const Tensor output = is_eager() ? eager_attention(graph_, query, key, value, mask_, sizes)
+                                   : scaled_dot_product(graph_, query, key, value, mask_, sizes);
   return project(graph_, layer.output, output);
 }
 
@@ -243,6 +271,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   if (recomputes_ && !trains_all_ && !hidden.requires_grad()) {  // enable_input_require_grads
     hidden = graph_.make_leaf(hidden, [](const Tensor&) {});
   }
+  make_mask();
   rotary();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const ModuleGroup group = {kLayer, static_cast<std::int64_t>(i)};
@@ -313,7 +342,7 @@ Tensor CausalLm::forward() {
     logits = graph_.make(logits.elements, logits.dtype);
   }
   holder_.end_forward();
-  cosines_ = sines_ = {};
+  cosines_ = sines_ = mask_ = {};
   return sum;
 }
 

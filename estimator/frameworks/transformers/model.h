@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/frameworks/transformers/attention.h"
 #include "estimator/frameworks/transformers/holder.h"
 #include "estimator/frameworks/transformers/linear.h"
 #include "estimator/plan/job.h"
@@ -55,6 +56,9 @@ class CausalLm {
   bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
   const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
   eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
+  bool is_eager() const;
+  AttentionSizes attention_sizes() const;
+  void make_mask();
   void rotary();
   eager::Tensor rotate(const eager::Tensor& input);
   eager::Tensor attention(Layer& layer, const eager::Tensor& input);
@@ -80,7 +84,7 @@ class CausalLm {
   std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
   Norm final_norm_;
-  eager::Tensor cosines_, sines_;
+  eager::Tensor cosines_, sines_, mask_;
 };
 
 }  // namespace shardplan::transformers

@@ -282,10 +282,14 @@ Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const Tensor q = in_autocast(graph, query);
   NodeBuilder node(graph, {&q, &k, &v});
   const std::int64_t sums = shape.query_heads * shape.tokens;
+  const Tensor mask = graph.make(shape.mask_elements, q.dtype);
   const Tensor output = graph.make(q.elements, q.dtype);
   const Tensor log_sum_exp = graph.make(sums, DType::kFp32);
   if (node.is_needed()) {
     for (const Tensor* tensor : {&k, &log_sum_exp, &output, &q, &v}) { node.save(*tensor); }
+    if (mask.is_defined()) {
+      node.save(mask);
+    }
   }
   const bool expands = shape.query_heads != shape.key_heads;
   return node.finish(output, [=](BackwardCall& call) {

@@ -57,8 +57,9 @@ struct AttentionShape {
   std::int64_t tokens = 0;
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
+  std::int64_t mask_elements = 0;  // of a mask of bytes, which becomes one that is added
 };
-// scaled_dot_product_attention by a fused kernel, causal, without a mask.
+// scaled_dot_product_attention by a fused kernel.
 Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
                        const AttentionShape& shape);
 
