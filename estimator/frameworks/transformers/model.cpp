@@ -60,7 +60,17 @@ void CausalLm::build_norm(Norm& norm, std::int64_t width) {
   holder_.load(norm.weight, kParametersRow, {width, 1}, ends_, trains_all_);
 }
 
-void CausalLm::build_layer(Layer& layer) {
+void CausalLm::build_experts(Experts& experts) {
+  const MoeSpec& moe = job_.model.moe;
+  const std::int64_t columns = sizes_.hidden * moe.expert_ffn;
+  holder_.load(experts.gate_up, kParametersRow, {moe.num_experts, 2 * columns}, weights_,
+               trains_all_);
+  holder_.load(experts.down, kParametersRow, {moe.num_experts, columns}, weights_, trains_all_);
+  holder_.load(experts.router, kParametersRow, {moe.num_experts, sizes_.hidden}, weights_,
+               trains_all_);
+}
+
+void CausalLm::build_layer(Layer& layer, bool has_experts) {
   const std::int64_t hidden = sizes_.hidden;
   const std::int64_t query = sizes_.query_heads * sizes_.head_dim;
   const std::int64_t key = sizes_.key_heads * sizes_.head_dim;
@@ -74,9 +84,13 @@ void CausalLm::build_layer(Layer& layer) {
     build_norm(layer.query_norm, sizes_.head_dim);
     build_norm(layer.key_norm, sizes_.head_dim);
   }
-  build_linear(layer.gate, kGate, {hidden, ffn}, job_.model.ffn_bias);
-  build_linear(layer.up, kUp, {hidden, ffn}, job_.model.ffn_bias);
-  build_linear(layer.down, kDown, {ffn, hidden}, job_.model.ffn_bias);
+  if (has_experts) {
+    build_experts(layer.experts);
+  } else {
+    build_linear(layer.gate, kGate, {hidden, ffn}, job_.model.ffn_bias);
+    build_linear(layer.up, kUp, {hidden, ffn}, job_.model.ffn_bias);
+    build_linear(layer.down, kDown, {ffn, hidden}, job_.model.ffn_bias);
+  }
   build_norm(layer.attention_norm, hidden);
   build_norm(layer.ffn_norm, hidden);
 }
@@ -98,7 +112,7 @@ void CausalLm::build() {
   load_end(table_, job_.adapters.trains_table);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     holder_.begin_group({kLayer, static_cast<std::int64_t>(i)});
-    build_layer(layers_[i]);
+    build_layer(layers_[i], job_.model.layers[i].is_moe);
   }
   holder_.begin_group({kFinalNorm});
   build_norm(final_norm_, sizes_.hidden);
@@ -127,6 +141,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     take(layer.query_norm.weight);
     take(layer.key_norm.weight);
     for (Linear* each : {&layer.gate, &layer.up, &layer.down}) { take_linear(*each); }
+    take(layer.experts.gate_up);
+    take(layer.experts.down);
+    take(layer.experts.router);
     take(layer.attention_norm.weight);
     take(layer.ffn_norm.weight);
   }
@@ -236,6 +253,14 @@ Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
 
 Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kFfnRow);
+  if (layer.experts.down.data.is_defined()) {
+    return experts_forward(graph_, layer.experts, input,
+                           {.tokens = sizes_.tokens,
+                            .hidden = sizes_.hidden,
+                            .ffn = job_.model.moe.expert_ffn,
+                            .experts = job_.model.moe.num_experts,
+                            .chosen = job_.model.moe.topk});
+  }
   Tensor product;
   {
     Tensor gate = project(graph_, layer.gate, input);

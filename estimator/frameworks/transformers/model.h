@@ -9,6 +9,7 @@
 
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/transformers/attention.h"
+#include "estimator/frameworks/transformers/experts.h"
 #include "estimator/frameworks/transformers/holder.h"
 #include "estimator/frameworks/transformers/linear.h"
 #include "estimator/plan/job.h"
@@ -22,6 +23,7 @@ struct Norm {
 
 struct Layer {
   Linear query, key, value, output, gate, up, down;
+  Experts experts;  // of a layer that has them in place of gate, up and down
   Norm query_norm, key_norm;
   Norm attention_norm, ffn_norm;
 };
@@ -51,7 +53,8 @@ class CausalLm {
  private:
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
   void build_norm(Norm& norm, std::int64_t width);
-  void build_layer(Layer& layer);
+  void build_layer(Layer& layer, bool has_experts);
+  void build_experts(Experts& experts);
   void load_end(eager::Parameter& table, bool has_copy);
   bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
   const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
