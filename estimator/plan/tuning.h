@@ -23,7 +23,8 @@ struct Adapters {
   bool decomposes_weights = false;  // DoRA (arXiv 2402.09353): a trained magnitude per output
   bool trains_table = false;        // modules_to_save: a trained copy of the embedding
   bool trains_head = false;         // and of the output layer
-  DType dtype = DType::kFp32;       // of A and B
+  DType dtype = DType::kFp32;         // of A and B
+  DType copies_dtype = DType::kBf16;  // of trained copies of modules
 
   bool is_on(LinearLayer layer) const { return targets[static_cast<std::size_t>(layer)]; }
   friend bool operator==(const Adapters&, const Adapters&) = default;

@@ -50,22 +50,47 @@ class Holder {
   virtual eager::Tensor leave(const ModuleGroup& /*group*/, const eager::Tensor& output) {
     return output;
   }
+  // `syncs`: gradients of this microbatch are reduced; those before it only add up.
+  virtual void begin_microbatch(bool /*syncs*/) {}
   virtual void end_forward() {}
+  // The outputs of the forward pass are copied before they are returned.
+  virtual bool copies_outputs() const { return false; }
   virtual void end_backward() {}
 
  protected:
+  // A gradient has been accumulated.
+  virtual void took(eager::Parameter& /*parameter*/) {}
+
   eager::Graph& graph_;
 };
 
 // Buckets of DistributedDataParallel: flat tensors from which gradients are summed, beside the
-// gradients themselves (torch/nn/parallel/distributed.py, gradient_as_bucket_view False).
+// gradients themselves (gradient_as_bucket_view False). Unless it looks for unused parameters, the
+// first forward pass behind a reduction makes them anew in the order in which gradients came, and
+// the old ones stay until the next reduction begins. Sources: torch/nn/parallel/distributed.py,
+// torch/csrc/distributed/c10d/reducer.cpp of PyTorch 2.11; the allocator's history on two H200.
 class DataParallel final : public Holder {
  public:
-  using Holder::Holder;
+  DataParallel(eager::Graph& graph, bool finds_unused, bool are_views);
+
   void wrap(const std::vector<eager::Parameter*>& trained) override;
+  void begin_microbatch(bool syncs) override;
+  void end_backward() override;
+  bool copies_outputs() const override { return finds_unused_; }  // _DDPSink
+
+ protected:
+  void took(eager::Parameter& parameter) override;
 
  private:
-  eager::Tensors buckets_;
+  void make_buckets();
+
+  const bool finds_unused_;
+  const bool are_views_;  // gradients are views of the buckets
+  std::vector<eager::Parameter*> trained_;
+  eager::Tensors buckets_, old_;
+  bool syncs_ = true;
+  bool has_reduced_ = false;
+  bool has_rebuilt_ = false;
 };
 
 }  // namespace shardplan::transformers

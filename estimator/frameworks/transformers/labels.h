@@ -45,6 +45,8 @@ inline constexpr Label kTokensRow = {kActivations, "tokens", DType::kInt64,
                                      "T: token ids, attention mask and labels"};
 inline constexpr Label kRotaryRow = {kActivations, "rotary_embedding", DType::kBf16,
                                      "s*d: cosines and sines, and what they are made of"};
+inline constexpr Label kMaskRow = {kActivations, "attention_mask", DType::kBool,
+                                   "s*T: a byte for each pair of positions; added, in their type"};
 inline constexpr Label kResidualGradientRow = {kTemporaries, "layer.residual_gradient",
                                                DType::kBf16, "h*T"};
 inline constexpr Label kResidualRow = {kActivations, "layer.residual", DType::kBf16,

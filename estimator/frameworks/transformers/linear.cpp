@@ -32,7 +32,7 @@ Tensor dequantized(Graph& graph, const Linear& linear, DType dtype) {
 
 // MatMul4Bit: neither the input nor the weight in the product's type is saved.
 Tensor product_4bit(Graph& graph, const Linear& linear, const Tensor& input) {
-  const Tensor x = graph.autocast ? eager::to(graph, input, *graph.autocast) : input;
+  const Tensor x = eager::to(graph, input, DType::kBf16);  // bnb_4bit_compute_dtype
   NodeBuilder node(graph, {&x});
   const std::int64_t rows = x.elements / linear.shape.inputs;
   const DType dtype = x.dtype;
@@ -50,23 +50,29 @@ Tensor product_4bit(Graph& graph, const Linear& linear, const Tensor& input) {
   });
 }
 
-// MatMul8bitLt keeps its input as an attribute, which no hook sees and no release frees.
+// MatMul8bitLt: the input in fp16, then in 8 bits; sums in int32; the output in the input's type.
+// It keeps its input as an attribute, which no hook sees and no release frees.
 Tensor product_int8(Graph& graph, const Linear& linear, const Tensor& input) {
-  const Tensor x = graph.autocast ? eager::to(graph, input, *graph.autocast) : input;
-  NodeBuilder node(graph, {&x});
-  const std::int64_t rows = x.elements / linear.shape.inputs;
-  const DType dtype = x.dtype;
+  NodeBuilder node(graph, {&input});
+  const std::int64_t rows = input.elements / linear.shape.inputs;
+  const std::int64_t outputs = rows * linear.shape.outputs;
+  const DType dtype = input.dtype;
+  Tensor rounded;
+  {
+    const Tensor half = eager::to(graph, input.detached(), DType::kFp16);
+    rounded = graph.make(input.elements, DType::kFp8);
+    const Tensor magnitudes = graph.make(input.elements, DType::kFp16);
+    const Tensor outliers = graph.make(input.elements, DType::kBool);
+  }
   Tensor output;
   {
-    const Tensor half = dtype == DType::kFp16 ? x.detached() : graph.make(x.elements, DType::kFp16);
-    const Tensor rounded = graph.make(x.elements, DType::kBool);
-    const Tensor scales = graph.make(rows, DType::kFp32);
-    const Tensor sums = graph.make(rows * linear.shape.outputs, DType::kInt32);
-    const Tensor half_output = graph.make(rows * linear.shape.outputs, DType::kFp16);
-    output = dtype == DType::kFp16 ? half_output : graph.make(rows * linear.shape.outputs, dtype);
+    const Tensor sums = graph.make(outputs, DType::kInt32);
+    const Tensor scaled = graph.make(outputs, DType::kFp16);
+    output = eager::to(graph, scaled, dtype);
   }
+  rounded = {};
   if (node.is_needed()) {
-    node.keep(x);
+    node.keep(input);
   }
   const Linear* quantized = &linear;
   return node.finish(std::move(output), [=](BackwardCall& call) {

@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
+#include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/transformers/loss.h"
 #include "estimator/ledger/block_rows.h"
 
 namespace shardplan::transformers {
@@ -23,6 +25,7 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
             .query_heads = s.query_heads,
             .key_heads = s.key_value_heads};
   weights_ = job.profile.weights_dtype;
+  ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
   recomputes_ = plan.recompute.granularity == RecomputeGranularity::kFull;
   trains_all_ = job.adapters.rank == 0;
   layers_.resize(job.model.layers.size());
@@ -54,10 +57,20 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
 
 void CausalLm::build_norm(Norm& norm, std::int64_t width) {
   norm.width = width;
-  holder_.load(norm.weight, kParametersRow, {width, 1}, weights_, trains_all_);
+  holder_.load(norm.weight, kParametersRow, {width, 1}, ends_, trains_all_);
 }
 
-void CausalLm::build_layer(Layer& layer) {
+void CausalLm::build_experts(Experts& experts) {
+  const MoeSpec& moe = job_.model.moe;
+  const std::int64_t columns = sizes_.hidden * moe.expert_ffn;
+  holder_.load(experts.gate_up, kParametersRow, {moe.num_experts, 2 * columns}, weights_,
+               trains_all_);
+  holder_.load(experts.down, kParametersRow, {moe.num_experts, columns}, weights_, trains_all_);
+  holder_.load(experts.router, kParametersRow, {moe.num_experts, sizes_.hidden}, weights_,
+               trains_all_);
+}
+
+void CausalLm::build_layer(Layer& layer, bool has_experts) {
   const std::int64_t hidden = sizes_.hidden;
   const std::int64_t query = sizes_.query_heads * sizes_.head_dim;
   const std::int64_t key = sizes_.key_heads * sizes_.head_dim;
@@ -71,25 +84,40 @@ void CausalLm::build_layer(Layer& layer) {
     build_norm(layer.query_norm, sizes_.head_dim);
     build_norm(layer.key_norm, sizes_.head_dim);
   }
-  build_linear(layer.gate, kGate, {hidden, ffn}, job_.model.ffn_bias);
-  build_linear(layer.up, kUp, {hidden, ffn}, job_.model.ffn_bias);
-  build_linear(layer.down, kDown, {ffn, hidden}, job_.model.ffn_bias);
+  if (has_experts) {
+    build_experts(layer.experts);
+  } else {
+    build_linear(layer.gate, kGate, {hidden, ffn}, job_.model.ffn_bias);
+    build_linear(layer.up, kUp, {hidden, ffn}, job_.model.ffn_bias);
+    build_linear(layer.down, kDown, {ffn, hidden}, job_.model.ffn_bias);
+  }
   build_norm(layer.attention_norm, hidden);
   build_norm(layer.ffn_norm, hidden);
+}
+
+// The embedding or the head; peft's ModulesToSaveWrapper trains a copy beside it.
+void CausalLm::load_end(eager::Parameter& table, bool has_copy) {
+  const Shape shape = {sizes_.vocab, sizes_.hidden};
+  if (!has_copy) {
+    return holder_.load(table, kParametersRow, shape, ends_, trains_all_);
+  }
+  holder_.load(originals_.emplace_back(), kParametersRow, shape, ends_, false);
+  holder_.load(table, kAdapterRow, shape, job_.adapters.copies_dtype, true);
 }
 
 void CausalLm::build() {
   using enum ModuleGroup::Kind;
   holder_.begin_group({kEmbedding});
-  holder_.load(table_, kParametersRow, {sizes_.vocab, sizes_.hidden}, weights_, trains_all_);
+  table_.is_embedding = true;
+  load_end(table_, job_.adapters.trains_table);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     holder_.begin_group({kLayer, static_cast<std::int64_t>(i)});
-    build_layer(layers_[i]);
+    build_layer(layers_[i], job_.model.layers[i].is_moe);
   }
   holder_.begin_group({kFinalNorm});
   build_norm(final_norm_, sizes_.hidden);
   if (!job_.model.tied_embeddings) {
-    holder_.load(head_, kParametersRow, {sizes_.vocab, sizes_.hidden}, weights_, trains_all_);
+    load_end(head_, job_.adapters.trains_head);
   }
 }
 
@@ -113,6 +141,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     take(layer.query_norm.weight);
     take(layer.key_norm.weight);
     for (Linear* each : {&layer.gate, &layer.up, &layer.down}) { take_linear(*each); }
+    take(layer.experts.gate_up);
+    take(layer.experts.down);
+    take(layer.experts.router);
     take(layer.attention_norm.weight);
     take(layer.ffn_norm.weight);
   }
@@ -122,8 +153,11 @@ std::vector<eager::Parameter*> CausalLm::trained() {
 }
 
 // The residual stream is in the type of the table; norms compute in fp32.
-Tensor CausalLm::norm(Norm& norm, const Tensor& input) {
+Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
   const InRow row(graph_.tape, kNormRow);
+  if (uses_liger() && !(is_of_heads && job_.profile.liger_kernel == LigerKernel::kThrough082)) {
+    return eager::liger_norm(graph_, norm.weight.data, input);
+  }
   Tensor x = eager::to(graph_, input, DType::kFp32);
   Tensor variance;
   {
@@ -144,7 +178,9 @@ Tensor CausalLm::norm(Norm& norm, const Tensor& input) {
 void CausalLm::rotary() {
   const InRow row(graph_.tape, kRotaryRow);
   const eager::NoGrad no_grad(graph_);
-  const std::int64_t elements = sizes_.sequence * sizes_.head_dim;
+  // Positions of each sequence are its own where they begin anew.
+  const std::int64_t elements =
+      (job_.profile.packed_sequences ? sizes_.tokens : sizes_.sequence) * sizes_.head_dim;
   const Tensor angles = graph_.make_product(elements / 2, DType::kFp32);
   const Tensor both = graph_.make(elements, DType::kFp32);
   Tensor cosines = graph_.make(elements, DType::kFp32);
@@ -155,8 +191,37 @@ void CausalLm::rotary() {
   sines_ = eager::to(graph_, sines, table_.data.dtype);
 }
 
+bool CausalLm::is_eager() const {
+  return job_.profile.attention_backend == AttentionBackend::kUnfused;
+}
+
+AttentionSizes CausalLm::attention_sizes() const {
+  return {.tokens = sizes_.tokens,
+          .sequence = sizes_.sequence,
+          .query_heads = sizes_.query_heads,
+          .key_heads = sizes_.key_heads};
+}
+
+// scaled_dot_product_attention needs a mask where causality alone does not say which keys count:
+// windows shorter than the sequence, and several documents in a row of tokens
+// (_ignore_causal_mask_sdpa). FlashAttention needs none.
+void CausalLm::make_mask() {
+  const InRow row(graph_.tape, kMaskRow);
+  const std::int64_t window = job_.model.longest_attention_window();
+  const bool is_partial =
+      job_.profile.packed_sequences || (window > 0 && window <= sizes_.sequence);
+  if (is_eager()) {
+    mask_ = additive_mask(graph_, attention_sizes(), ends_);
+  } else if (is_partial && job_.profile.attention_backend == AttentionBackend::kAuto) {
+    mask_ = byte_mask(graph_, attention_sizes());
+  }
+}
+
 // x*cos + rotate_half(x)*sin.
 Tensor CausalLm::rotate(const Tensor& input) {
+  if (uses_liger()) {
+    return eager::liger_rotate(graph_, input);
+  }
   const Tensor by_cosines = eager::multiply(graph_, input, cosines_);
   Tensor by_sines;
   {
@@ -170,8 +235,9 @@ Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kAttentionRow);
   const auto project_heads = [&](Linear& linear, Norm& head_norm) {
     Tensor projected = eager::copied_back(graph_, project(graph_, linear, input));
-    return job_.model.qk_norm ? norm(head_norm, projected) : projected;
+    return job_.model.qk_norm ? norm(head_norm, projected, true) : projected;
   };
+  const AttentionSizes sizes = attention_sizes();
   Tensor query = project_heads(layer.query, layer.query_norm);
   Tensor key = project_heads(layer.key, layer.key_norm);
   const Tensor value = project(graph_, layer.value, input);
@@ -180,20 +246,30 @@ Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
     key = rotate(key);
     query = std::move(turned);
   }
-  const Tensor output = eager::fused_attention(
-      graph_, query, key, value,
-      {.tokens = sizes_.tokens, .query_heads = sizes_.query_heads, .key_heads = sizes_.key_heads});
+  const Tensor output = is_eager() ? eager_attention(graph_, query, key, value, mask_, sizes)
+                                   : scaled_dot_product(graph_, query, key, value, mask_, sizes);
   return project(graph_, layer.output, output);
 }
 
 Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kFfnRow);
+  if (layer.experts.down.data.is_defined()) {
+    return experts_forward(graph_, layer.experts, input,
+                           {.tokens = sizes_.tokens,
+                            .hidden = sizes_.hidden,
+                            .ffn = job_.model.moe.expert_ffn,
+                            .experts = job_.model.moe.num_experts,
+                            .chosen = job_.model.moe.topk});
+  }
   Tensor product;
   {
     Tensor gate = project(graph_, layer.gate, input);
-    gate = eager::silu(graph_, gate);
+    if (!uses_liger()) {
+      gate = eager::silu(graph_, gate);
+    }
     const Tensor up = project(graph_, layer.up, input);
-    product = eager::multiply(graph_, gate, up);
+    product =
+        uses_liger() ? eager::liger_swiglu(graph_, gate, up) : eager::multiply(graph_, gate, up);
   }
   return project(graph_, layer.down, product);
 }
@@ -220,6 +296,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   if (recomputes_ && !trains_all_ && !hidden.requires_grad()) {  // enable_input_require_grads
     hidden = graph_.make_leaf(hidden, [](const Tensor&) {});
   }
+  make_mask();
   rotary();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const ModuleGroup group = {kLayer, static_cast<std::int64_t>(i)};
@@ -234,8 +311,11 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   return norm(final_norm_, holder_.enter({kFinalNorm}, hidden));
 }
 
-// ForCausalLMLoss: logits in fp32, labels shifted by padding.
-Tensor CausalLm::loss(const Tensor& logits, const Tensor& labels) {
+// ForCausalLMLoss: logits in fp32, labels shifted by padding. Logits are returned with the loss.
+Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
+  logits = eager::linear(graph_, hidden, head().data,
+                         {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
+  logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
   const Tensor wide = eager::to(graph_, logits, DType::kFp32);
   Tensor shifted;
   {
@@ -243,8 +323,24 @@ Tensor CausalLm::loss(const Tensor& logits, const Tensor& labels) {
     const Tensor padded = graph_.make(labels.elements, DType::kInt64);
     shifted = graph_.make(labels.elements, DType::kInt64);
   }
-  const Tensor sum = eager::cross_entropy(graph_, wide, shifted, sizes_.tokens);
-  return eager::scale(graph_, sum);
+  return eager::scale(graph_, eager::cross_entropy(graph_, wide, shifted));
+}
+
+Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
+  const InRow row(graph_.tape, kLogitsRow);
+  const HeadShape shape = {.tokens = sizes_.tokens,
+                           .sequences = sizes_.tokens / sizes_.sequence,
+                           .hidden = sizes_.hidden,
+                           .vocab = sizes_.vocab};
+  switch (job_.profile.head_loss) {
+    case HeadLoss::kStock: return stock_loss(hidden, labels, logits);
+    case HeadLoss::kChunked: return chunked_loss(graph_, hidden, head().data, shape);
+    case HeadLoss::kFusedLinear:
+      return fused_linear_loss(graph_, hidden, head().data, shape,
+                               job_.profile.liger_kernel == LigerKernel::kThrough082);
+    case HeadLoss::kCutCrossEntropy: return cut_cross_entropy(graph_, hidden, head().data, shape);
+  }
+  return {};
 }
 
 Tensor CausalLm::forward() {
@@ -256,21 +352,22 @@ Tensor CausalLm::forward() {
   Tensor sum;
   {
     const Tensor hidden = decoder(token_ids);
-    const InRow row(graph_.tape, kLogitsRow);
     graph_.tape.begin(MomentKind::kLossForward);
-    const Parameter& head = job_.model.tied_embeddings ? table_ : head_;
-    logits = eager::linear(graph_, hidden, head.data,
-                           {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
-    logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
-    sum = loss(logits, labels);
+    sum = loss(hidden, labels, logits);
   }
-  if (graph_.autocast) {  // convert_outputs_to_fp32
+  if (graph_.autocast) {
     graph_.end_autocast();
+  }
+  if (graph_.autocast && logits.is_defined()) {  // convert_outputs_to_fp32
     const InRow row(graph_.tape, kLogitsRow);
     logits = eager::to(graph_, logits, DType::kFp32);
   }
+  if (holder_.copies_outputs() && logits.is_defined()) {
+    const InRow row(graph_.tape, kLogitsRow);
+    logits = graph_.make(logits.elements, logits.dtype);
+  }
   holder_.end_forward();
-  cosines_ = sines_ = {};
+  cosines_ = sines_ = mask_ = {};
   return sum;
 }
 

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/frameworks/transformers/attention.h"
+#include "estimator/frameworks/transformers/experts.h"
 #include "estimator/frameworks/transformers/holder.h"
 #include "estimator/frameworks/transformers/linear.h"
 #include "estimator/plan/job.h"
@@ -20,6 +23,7 @@ struct Norm {
 
 struct Layer {
   Linear query, key, value, output, gate, up, down;
+  Experts experts;  // of a layer that has them in place of gate, up and down
   Norm query_norm, key_norm;
   Norm attention_norm, ffn_norm;
 };
@@ -49,15 +53,25 @@ class CausalLm {
  private:
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
   void build_norm(Norm& norm, std::int64_t width);
-  void build_layer(Layer& layer);
-  eager::Tensor norm(Norm& norm, const eager::Tensor& input);
+  void build_layer(Layer& layer, bool has_experts);
+  void build_experts(Experts& experts);
+  void load_end(eager::Parameter& table, bool has_copy);
+  bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
+  const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
+  eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
+  bool is_eager() const;
+  AttentionSizes attention_sizes() const;
+  void make_mask();
   void rotary();
   eager::Tensor rotate(const eager::Tensor& input);
   eager::Tensor attention(Layer& layer, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
   eager::Tensor layer_forward(Layer& layer, const eager::Tensor& input);
   eager::Tensor decoder(const eager::Tensor& token_ids);
-  eager::Tensor loss(const eager::Tensor& logits, const eager::Tensor& labels);
+  eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
+                           eager::Tensor& logits);
+  eager::Tensor loss(const eager::Tensor& hidden, const eager::Tensor& labels,
+                     eager::Tensor& logits);
 
   eager::Graph& graph_;
   Holder& holder_;
@@ -65,13 +79,15 @@ class CausalLm {
   const Plan& plan_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
+  DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;
   bool trains_all_ = true;
   eager::Parameter table_;
-  eager::Parameter head_;  // where it is not the table
+  eager::Parameter head_;                   // where it is not the table
+  std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
   Norm final_norm_;
-  eager::Tensor cosines_, sines_;
+  eager::Tensor cosines_, sines_, mask_;
 };
 
 }  // namespace shardplan::transformers

@@ -5,30 +5,26 @@
 #include <utility>
 
 #include "estimator/frameworks/transformers/fsdp.h"
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/transformers/optimizer.h"
 
 namespace shardplan::transformers {
 namespace {
 
 using eager::Graph;
-using eager::InRow;
 using eager::Parameter;
 using eager::Tensor;
 
 // The second microbatch of a step meets the gradients of the first, later ones repeat it.
 constexpr std::int64_t kMicrobatches = 2;
 
-// AdamW's state of one parameter.
-struct Moments {
-  Tensor num_steps, exp_avg, exp_avg_sq;
-};
-
 std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan) {
   if (plan.zero > 0) {
     return std::make_unique<FullyShard>(graph, job, plan);
   }
   if (data_parallel_size(job, plan) > 1) {
-    return std::make_unique<DataParallel>(graph);
+    // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
+    const bool finds_unused = plan.recompute.granularity == RecomputeGranularity::kNone;
+    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
   }
   return std::make_unique<Holder>(graph);
 }
@@ -40,7 +36,8 @@ class Trainer {
         plan_(plan),
         graph_(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms),
         holder_(holder_of(graph_, job, plan)),
-        model_(graph_, *holder_, job, plan) {}
+        model_(graph_, *holder_, job, plan),
+        optimizer_(graph_, *holder_, job) {}
 
   PlayedRun run(int steps) {
     PlayedRun run;
@@ -50,7 +47,7 @@ class Trainer {
     holder_->wrap(trained_);
     const std::int64_t microbatches = std::min(num_microbatches(job_, plan_), kMicrobatches);
     for (int step = 0; step < steps; ++step) {
-      for (std::int64_t i = 0; i < microbatches; ++i) { microbatch(); }
+      for (std::int64_t i = 0; i < microbatches; ++i) { microbatch(i + 1 == microbatches); }
       update();
       run.num_first_step = step == 0 ? graph_.tape.num_events() : run.num_first_step;
     }
@@ -62,7 +59,8 @@ class Trainer {
   }
 
  private:
-  void microbatch() {
+  void microbatch(bool is_last) {
+    holder_->begin_microbatch(is_last);
     graph_.tape.enter_thread(false);
     if (plan_.precision == Precision::kBf16 && plan_.zero == 0) {
       graph_.autocast = DType::kBf16;
@@ -80,21 +78,8 @@ class Trainer {
 
   void update() {
     graph_.tape.begin(MomentKind::kOptimizer);
-    if (moments_.empty()) {
-      for (const Parameter* parameter : trained_) { moments_.push_back(make_moments(*parameter)); }
-    }
+    optimizer_.step(trained_);
     for (Parameter* parameter : trained_) { parameter->gradient = {}; }
-  }
-
-  Moments make_moments(const Parameter& parameter) {
-    const auto make = [this](const eager::Label& label, std::int64_t elements, DType dtype) {
-      const InRow row(graph_.tape, label);
-      return graph_.make(elements, dtype);
-    };
-    const std::int64_t elements = holder_->held_elements(parameter);
-    return {.num_steps = make(kStepRow, 1, DType::kFp32),
-            .exp_avg = make(kExpAvgRow, elements, parameter.dtype),
-            .exp_avg_sq = make(kExpAvgSqRow, elements, parameter.dtype)};
   }
 
   const Job& job_;
@@ -103,7 +88,7 @@ class Trainer {
   std::unique_ptr<Holder> holder_;
   CausalLm model_;
   std::vector<Parameter*> trained_;
-  std::vector<Moments> moments_;
+  Optimizer optimizer_;
 };
 
 }  // namespace

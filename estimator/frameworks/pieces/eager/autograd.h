@@ -67,6 +67,7 @@ struct Parameter {
   std::int64_t rows = 1;       // its first dimension
   DType dtype = DType::kBf16;  // in which the optimizer has it
   bool is_trained = false;
+  bool is_embedding = false;  // of a table of tokens
 };
 
 // Where saved tensors go while it is the innermost (torch.autograd.graph.saved_tensors_hooks).
@@ -167,6 +168,7 @@ class Graph {
   Tensor cast_weight(const Tensor& weight);
   void end_autocast();
 
+  std::int64_t multiprocessors() const { return multiprocessors_; }
   std::int64_t next_sequence() { return ++sequence_; }
 
  private:

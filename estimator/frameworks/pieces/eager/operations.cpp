@@ -223,7 +223,7 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
   };
   const auto of_input = [=](BackwardCall& call) {
     Tensor made = call.graph.make_product(rows * shape.inputs, dtype);
-    made.is_view = true;  // of the product's rows, batch by batch
+    made.is_view = shape.flattens_input;
     return made;
   };
   if (node.is_needed() && has_bias) {
@@ -282,10 +282,14 @@ Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const Tensor q = in_autocast(graph, query);
   NodeBuilder node(graph, {&q, &k, &v});
   const std::int64_t sums = shape.query_heads * shape.tokens;
+  const Tensor mask = graph.make(shape.mask_elements, q.dtype);
   const Tensor output = graph.make(q.elements, q.dtype);
   const Tensor log_sum_exp = graph.make(sums, DType::kFp32);
   if (node.is_needed()) {
     for (const Tensor* tensor : {&k, &log_sum_exp, &output, &q, &v}) { node.save(*tensor); }
+    if (mask.is_defined()) {
+      node.save(mask);
+    }
   }
   const bool expands = shape.query_heads != shape.key_heads;
   return node.finish(output, [=](BackwardCall& call) {
@@ -305,31 +309,35 @@ Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   });
 }
 
-// log_softmax saves its result, nll_loss its input, the same, and the labels.
-Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels,
-                     std::int64_t tokens) {
-  NodeBuilder softmax(graph, {&logits});
-  Tensor log_softmax = graph.make(logits.elements, logits.dtype);
-  if (softmax.is_needed()) {
-    softmax.save(log_softmax);
+Tensor log_softmax(Graph& graph, const Tensor& logits) {
+  NodeBuilder node(graph, {&logits});
+  const Tensor output = graph.make(logits.elements, logits.dtype);
+  if (node.is_needed()) {
+    node.save(output);
   }
-  log_softmax = softmax.finish(std::move(log_softmax), [](BackwardCall& call) {
+  return node.finish(output, [](BackwardCall& call) {
     const Tensor result = call.saved(0);
     return Tensors{call.graph.make(result.elements, result.dtype)};
   });
-  NodeBuilder loss(graph, {&log_softmax});
-  if (loss.is_needed()) {
-    loss.save(log_softmax);
-    loss.save(labels);
+}
+
+Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {
+  NodeBuilder node(graph, {&log_softmax});
+  if (node.is_needed()) {
+    node.save(log_softmax);
+    node.save(labels);
   }
-  const std::int64_t elements = logits.elements;
-  const DType dtype = logits.dtype;
-  (void)tokens;
-  return loss.finish(graph.make(1, dtype), [=](BackwardCall& call) {
+  const std::int64_t elements = log_softmax.elements;
+  const DType dtype = log_softmax.dtype;
+  return node.finish(graph.make(1, dtype), [=](BackwardCall& call) {
     const Tensor saved = call.saved(0);
     const Tensor saved_labels = call.saved(1);
     return Tensors{call.graph.make(elements, dtype)};
   });
+}
+
+Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels) {
+  return nll_loss(graph, log_softmax(graph, logits), labels);
 }
 
 }  // namespace shardplan::eager

@@ -40,6 +40,7 @@ Tensor copied_back(Graph& graph, const Tensor& input);
 struct LinearShape {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
+  bool flattens_input = true;  // of sequences: its gradient is a view of the product's
 };
 Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const LinearShape& shape,
               const Tensor& bias = {});
@@ -56,13 +57,16 @@ struct AttentionShape {
   std::int64_t tokens = 0;
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
+  std::int64_t mask_elements = 0;  // of a mask of bytes, which becomes one that is added
 };
-// scaled_dot_product_attention by a fused kernel, causal, without a mask.
+// scaled_dot_product_attention by a fused kernel.
 Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
                        const AttentionShape& shape);
 
 // --- loss ---
-// cross_entropy of logits [tokens, classes] in fp32.
-Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels, std::int64_t tokens);
+Tensor log_softmax(Graph& graph, const Tensor& logits);
+Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels);
+// Of both, of logits in fp32.
+Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels);
 
 }  // namespace shardplan::eager
