@@ -8,16 +8,17 @@
 namespace shardplan {
 namespace {
 
-using Member = std::variant<bool FrameworkProfile::*, std::int64_t FrameworkProfile::*,
-                            double FrameworkProfile::*, SwigluKind FrameworkProfile::*,
-                            CrossEntropyKind FrameworkProfile::*, AllocatorKind FrameworkProfile::*,
-                            Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
-                            DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
-                            AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
-                            TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*,
-                            CudaGraphs FrameworkProfile::*, Fp8Recipe FrameworkProfile::*,
-                            DefaultRecompute FrameworkProfile::*, OverlapComm FrameworkProfile::*,
-                            OverflowCheck FrameworkProfile::*, LigerKernel FrameworkProfile::*>;
+using Member = std::variant<
+    bool FrameworkProfile::*, std::int64_t FrameworkProfile::*, double FrameworkProfile::*,
+    SwigluKind FrameworkProfile::*, CrossEntropyKind FrameworkProfile::*,
+    AllocatorKind FrameworkProfile::*, Schedule FrameworkProfile::*, CpMethod FrameworkProfile::*,
+    DType FrameworkProfile::*, ReshardAfterForward FrameworkProfile::*,
+    AttentionBackend FrameworkProfile::*, MoeDispatcher FrameworkProfile::*,
+    TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
+    Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
+    OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
+    LigerKernel FrameworkProfile::*, FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*,
+    HeadLoss FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -70,6 +71,17 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"deferred_embedding_wgrads", &FrameworkProfile::deferred_embedding_wgrads},
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
     {"suggested_communication_unit_size", &FrameworkProfile::suggested_communication_unit_size},
+    {"weights_dtype", &FrameworkProfile::weights_dtype},
+    {"autocast", &FrameworkProfile::autocast},
+    {"reentrant_checkpoint", &FrameworkProfile::reentrant_checkpoint},
+    {"fsdp_version", &FrameworkProfile::fsdp_version},
+    {"fsdp_upcast", &FrameworkProfile::fsdp_upcast},
+    {"fsdp_ends", &FrameworkProfile::fsdp_ends},
+    {"gradient_as_bucket_view", &FrameworkProfile::gradient_as_bucket_view},
+    {"head_loss", &FrameworkProfile::head_loss},
+    {"foreach_optimizer", &FrameworkProfile::foreach_optimizer},
+    {"packed_sequences", &FrameworkProfile::packed_sequences},
+    {"wide_ends", &FrameworkProfile::wide_ends},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
     {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},

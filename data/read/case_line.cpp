@@ -71,7 +71,10 @@ void read_training(const JsonValue& value, const std::string& file, Job& job, Pl
   }
   plan.precision = choice_or(reader, "precision", plan.precision);
   job.optimizer = choice_or(reader, "optimizer", job.optimizer);
-  job.trained = choice_or(reader, "trained", job.trained);
+  if (choice_or(reader, "trained", trained_parameters(job)) == TrainedParameters::kAdapters &&
+      job.adapters.rank == 0) {
+    job.adapters = kDefaultAdapters;
+  }
   read_batch(reader, job, plan);
   reader.finish();
 }

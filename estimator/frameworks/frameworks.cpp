@@ -64,6 +64,14 @@
 #include "estimator/frameworks/torchtitan/state.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 #include "estimator/frameworks/torchtitan/update.h"
+#include "estimator/frameworks/transformers/kernels.h"
+#include "estimator/frameworks/transformers/notes.h"
+#include "estimator/frameworks/transformers/outside.h"
+#include "estimator/frameworks/transformers/rules.h"
+#include "estimator/frameworks/transformers/seen_by_time.h"
+#include "estimator/frameworks/transformers/state.h"
+#include "estimator/frameworks/transformers/timeline.h"
+#include "estimator/frameworks/transformers/update.h"
 
 namespace shardplan {
 namespace {
@@ -229,10 +237,26 @@ constexpr Framework kDeepspeed = {
     .add_assumptions = deepspeed::add_assumptions,
     .not_counted = deepspeed::not_counted};
 
+constexpr Framework kTransformers = {
+    .rules = transformers::validity_rules,
+    .state = [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
+                std::optional<std::int64_t>) { return transformers::state_of_stage(job, plan); },
+    .timeline = [](const Job& job, const Plan& plan, const StagePieces&,
+                   std::int64_t /*rank*/) { return transformers::timeline(job, plan); },
+    .kernels = transformers::kKernels,
+    .update = transformers::kUpdate,
+    .microbatches_seen_by_time = transformers::microbatches_seen_by_time,
+    .sharding_seen_by_time = transformers::sharding_seen_by_time,
+    .add_outside = transformers::add_outside,
+    .seen_by_outside = transformers::seen_by_outside,
+    .add_assumptions = transformers::add_assumptions,
+    .not_counted = transformers::not_counted};
+
 }  // namespace
 
 constinit const std::array<Framework, kMemoryModels.size()> kFrameworks = {
-    kMegatron, kMegatronLocal, kNative, kTorchtitan, kNanotron, kDeepspeed, kFujii2024};
+    kMegatron, kMegatronLocal, kNative,       kTorchtitan,
+    kNanotron, kDeepspeed,     kTransformers, kFujii2024};
 
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {
   profile.memory_model = memory_model;

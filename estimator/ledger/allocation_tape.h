@@ -81,8 +81,7 @@ class ProductTape : public AllocationTape {
     return output;
   }
 
- protected:
-  // Nothing where the thread has its own.
+  // That of the running thread; nothing where it has its own.
   void make_workspace() { make(std::exchange(workspaces_[thread_], 0)); }
 
  private:

@@ -12,6 +12,7 @@
 #include "estimator/plan/dtype.h"
 #include "estimator/plan/framework_choices.h"
 #include "estimator/plan/plan.h"
+#include "estimator/plan/trainer_choices.h"
 
 namespace shardplan {
 
@@ -317,7 +318,18 @@ struct FrameworkProfile {
   double moe_load_spread = 0;  // of a rank's rows between layers and microbatches, over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
 
-  bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
+  DType weights_dtype = DType::kBf16;  // transformers, as what follows: as the model is loaded
+  bool autocast = true;                // products of mixed precision; else weights' own type
+  bool reentrant_checkpoint = false;   // torch.utils.checkpoint with use_reentrant
+  std::int64_t fsdp_version = 2;       // 1: FullyShardedDataParallel, 2: fully_shard
+  FsdpUpcast fsdp_upcast = FsdpUpcast::kTrained;
+  FsdpEnds fsdp_ends = FsdpEnds::kTailWithHead;
+  bool gradient_as_bucket_view = false;  // DDP: gradients are views of its buckets
+  HeadLoss head_loss = HeadLoss::kStock;
+  bool foreach_optimizer = false;   // where it is not fused: lists of tensors; else one by one
+  bool packed_sequences = false;    // positions begin anew within a row of tokens
+  bool wide_ends = false;           // norms, embedding and head are fp32 beside bf16 linear layers
+  bool recompute_allgather = true;  // nanotron: gathered inputs are gathered again
   bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
   bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
   bool ends_on_last_stage = false;    // nanotron: final norm, head and loss, whatever they cost

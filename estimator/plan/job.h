@@ -8,18 +8,39 @@
 #include "estimator/plan/framework_profile.h"
 #include "estimator/plan/model_spec.h"
 #include "estimator/plan/plan.h"
+#include "estimator/plan/tuning.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan {
 
-// kMuon and kDistMuon: Megatron-LM's, by muon.h.
-enum class OptimizerKind { kAdamW, kSgdMomentum, kMuon, kDistMuon };
+// kMuon and kDistMuon: Megatron-LM's, by muon.h. Moments in 8 bits, and states in CUDA's managed
+// memory (paged), are bitsandbytes'; torchao has moments in 8 and 4 bits of its own.
+enum class OptimizerKind {
+  kAdamW,
+  kSgdMomentum,
+  kMuon,
+  kDistMuon,
+  kSgd,
+  kAdafactor,
+  kAdamW8bit,
+  kPagedAdamW,
+  kPagedAdamW8bit,
+  kTorchaoAdamW8bit,
+  kTorchaoAdamW4bit,
+};
 enum class TrainedParameters { kAll, kAdapters };
-inline constexpr std::array<NamedValue<OptimizerKind>, 4> kOptimizerKinds = {{
+inline constexpr std::array<NamedValue<OptimizerKind>, 11> kOptimizerKinds = {{
     {.value = OptimizerKind::kAdamW, .name = "adamw"},
     {.value = OptimizerKind::kSgdMomentum, .name = "sgd_momentum"},
     {.value = OptimizerKind::kMuon, .name = "muon"},
     {.value = OptimizerKind::kDistMuon, .name = "dist_muon"},
+    {.value = OptimizerKind::kSgd, .name = "sgd"},
+    {.value = OptimizerKind::kAdafactor, .name = "adafactor"},
+    {.value = OptimizerKind::kAdamW8bit, .name = "adamw_8bit"},
+    {.value = OptimizerKind::kPagedAdamW, .name = "paged_adamw"},
+    {.value = OptimizerKind::kPagedAdamW8bit, .name = "paged_adamw_8bit"},
+    {.value = OptimizerKind::kTorchaoAdamW8bit, .name = "torchao_adamw_8bit"},
+    {.value = OptimizerKind::kTorchaoAdamW4bit, .name = "torchao_adamw_4bit"},
 }};
 inline constexpr std::array<NamedValue<TrainedParameters>, 2> kTrainedParameters = {{
     {.value = TrainedParameters::kAll, .name = "all"},
@@ -39,15 +60,20 @@ struct Job {
   std::int64_t sequence_length = 0;  // tokens
   std::int64_t global_batch = 0;     // sequences per optimizer step, all data-parallel ranks
   OptimizerKind optimizer = OptimizerKind::kAdamW;
-  TrainedParameters trained = TrainedParameters::kAll;
   double hidden_dropout = 0;     // after attention, FFN and embedding
   double attention_dropout = 0;  // of attention probabilities
+  Adapters adapters = {};
+  QuantizedWeights quantized = {};  // of frozen linear layers
 };
 
 // What the framework lets run beside what.
 inline Overlaps allowed_overlaps(const Job& job) {
   const auto asked = job.profile.choices.overlaps;
   return asked != nullptr ? asked(job) : Overlaps{};
+}
+
+constexpr TrainedParameters trained_parameters(const Job& job) {
+  return job.adapters.rank > 0 ? TrainedParameters::kAdapters : TrainedParameters::kAll;
 }
 
 // Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.

@@ -116,7 +116,7 @@ BlockTime head_time(const BlockContext& context) {
   const LossKernels loss = loss_kernels(context);
   BlockTime time = logits_before(context, loss);
   add(time, loss_of(context, loss.logit));
-  if (loss.sums_weight_gradient) {
+  if (loss.has_weight_kernels) {
     const double weight = number(local_vocab(context) * context.model().hidden);
     add(time, memory_bound(context, weight, {.forward = loss.weight}));
   }

@@ -22,7 +22,9 @@ struct LossKernels {
   std::int64_t tokens = 0;  // that it takes at once; the head's product takes as many
   // The products of its pieces add to one gradient of the head's weight, which is handed on once.
   bool sums_weight_gradient = false;
-  KernelBytes weight = {};  // of that sum, per element of the weight
+  // Kernels of that sum, or of the weight's own cast, per element of the weight.
+  bool has_weight_kernels = false;
+  KernelBytes weight = {};
 };
 
 // A loss in two, which may lie on different stages: the cast of logits to fp32, and the loss of
@@ -42,6 +44,11 @@ struct BlockKernels {
   LayerKernels (*layer)(const Job& job, const Plan& plan);
   // What it costs, per element, that a product does not add to the main gradient itself.
   KernelBytes (*weight_gradient)(const Job& job, const Plan& plan);
+  // Whether weights of products have gradients; none: always.
+  bool (*trains_weights)(const Job& job) = nullptr;
+  // Adds what runs beside a layer's products: adapters, weights that are unpacked or cast; none:
+  // nothing.
+  void (*add_beside_products)(const BlockContext& context, LayerParts& parts) = nullptr;
   // Whether products do add to it; none: where the profile says so.
   bool (*adds_weight_gradients)(const Job& job, const Plan& plan) = nullptr;
   // The rounding of a linear layer's factors to fp8; none: what libraries round of every

@@ -285,6 +285,9 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
     parts.ffn_activation_s = ffn.activation_s;
     parts.ffn_last_s = ffn.last_s;
   }
+  if (context.framework.add_beside_products != nullptr) {
+    context.framework.add_beside_products(context, parts);
+  }
   if (by_pieces) {
     add_visible_regions(context, regions, parts);
   }

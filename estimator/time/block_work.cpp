@@ -97,6 +97,7 @@ BlockContext::BlockContext(const BlockKernels& of_framework, const Job& of_job, 
       element_bytes(activation_element_bytes(of_plan)),
       kernels(of_framework.layer(of_job, of_plan)),
       overlaps(allowed_overlaps(of_job)),
+      trains_weights(of_framework.trains_weights == nullptr || of_framework.trains_weights(of_job)),
       adds_weight_gradients(shardplan::adds_weight_gradients(of_framework, of_job, of_plan)),
       weight_gradient(adds_weight_gradients ? KernelBytes{}
                                             : of_framework.weight_gradient(of_job, of_plan)),
@@ -163,8 +164,10 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   const double apart_s = products_apart_s(context, precision, count);
   once.forward_s = product_s(forward) + apart_s;
   once.backward_input_s = backward_s(GemmPass::kInputGradient, rows, out) + apart_s;
-  once.backward_weight_s =
-      backward_s(adds_as_measured ? GemmPass::kAccumulated : GemmPass::kWeightGradient, out, rows);
+  if (context.trains_weights) {
+    once.backward_weight_s = backward_s(
+        adds_as_measured ? GemmPass::kAccumulated : GemmPass::kWeightGradient, out, rows);
+  }
   if (adds && !adds_as_measured && !is_grouped) {
     once.backward_weight_s /= gpu.constants->weight_gradient_share;
   }
@@ -179,8 +182,10 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   }
   BlockTime time;
   add(time, once, times);
-  time.backward_weight_s +=
-      elementwise_s(gpu, number(count * out * in * repeats.gradients) * context.weight_gradient);
+  if (context.trains_weights) {
+    time.backward_weight_s +=
+        elementwise_s(gpu, number(count * out * in * repeats.gradients) * context.weight_gradient);
+  }
   note_product(context, {.m = rows, .n = out, .k = in, .count = count * times}, precision, time);
   return time;
 }

@@ -42,6 +42,7 @@ struct BlockContext {
   double element_bytes = 2;         // of activations
   LayerKernels kernels;
   Overlaps overlaps;
+  bool trains_weights = true;          // products make gradients of weights
   bool adds_weight_gradients = false;  // products add them to the main gradients
   KernelBytes weight_gradient = {};    // what it costs per element where they do not
   GroupShape tp;

@@ -16,12 +16,18 @@ double gathered_bytes(const Job& job, const Plan& plan, const UpdateTimes& times
                                          : number(part.elements) * weight_bytes(plan);
 }
 
+double reduced_bytes(const Job& job, const Plan& plan, const UpdateTimes& times,
+                     const GroupParameters& part) {
+  return times.reduced_bytes != nullptr ? times.reduced_bytes(job, plan, part)
+                                        : number(part.elements * bytes_of(plan.grad_dtype));
+}
+
 void add(RankUpdate& total, const Job& job, const Plan& plan, const UpdateTimes& times,
          const GroupParameters& part, const GroupShape& shard, const GroupShape& replica) {
   if (part.elements == 0) {
     return;
   }
-  const double grad = number(part.elements * bytes_of(plan.grad_dtype));
+  const double grad = reduced_bytes(job, plan, times, part);
   const Carrier reducing = times.has_wide_collectives ? Carrier::kWideNccl : Carrier::kNccl;
   const Carrier gathering =
       times.has_wide_collectives ? Carrier::kWideNccl : carrier_of(times.moves_by_copies, shard);

@@ -103,6 +103,8 @@ struct UpdateTimes {
   double (*num_collectives)(const Job& job, const Plan& plan) = nullptr;
   // Bytes of gathered parameters; none: of the type that products read.
   double (*gathered_bytes)(const Job& job, const Plan& plan, const GroupParameters& part) = nullptr;
+  // Bytes of reduced gradients; none: of the plan's type of gradients.
+  double (*reduced_bytes)(const Job& job, const Plan& plan, const GroupParameters& part) = nullptr;
   // Adds copies around collectives, and what else comes with the parameters of one group; none:
   // nothing does.
   void (*add_copies)(RankUpdate& total, const Job& job, const Plan& plan,

@@ -72,8 +72,24 @@ inline constexpr ValidityRule kOnlyValues = {
                               value_text(value_in<field>(job, plan)), modelled);
         }};
 
-inline constexpr ValidityRule kTrainsAll =
-    kOnlyValues<"unsupported: trained", &Job::trained, TrainedParameters::kAll>;
+inline constexpr ValidityRule kTrainsAll = {
+    .name = "unsupported: trained",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.adapters.rank > 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "trained", name_of(trained_parameters(job)),
+                              name_of(TrainedParameters::kAll));
+        }};
+inline constexpr ValidityRule kQuantizationUnsupported = {
+    .name = "unsupported: quantization",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.quantized.kind != Quantization::kNone; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "quantization", name_of(job.quantized.kind),
+                              name_of(Quantization::kNone));
+        }};
 inline constexpr ValidityRule kAdamWOnly =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW>;
 inline constexpr ValidityRule kMasterFp32Only =

@@ -43,12 +43,12 @@ Job mla_job(MemoryModel memory_model) {
   return job;
 }
 
-void check_refused(const Job& valid, const std::vector<Broken>& cases) {
-  REQUIRE_FALSE(why_invalid(valid, {}).has_value());
+void check_refused(const Job& valid, const std::vector<Broken>& cases, const Plan& from) {
+  REQUIRE_FALSE(why_invalid(valid, from).has_value());
   for (const Broken& broken : cases) {
     CAPTURE(broken.rule);
     Job job = valid;
-    Plan plan;
+    Plan plan = from;
     broken.spoil(job, plan);
     const std::optional<InvalidReason> reason = why_invalid(job, plan);
     REQUIRE(reason.has_value());

@@ -22,7 +22,8 @@ struct Broken {
   std::function<void(Job&, Plan&)> spoil;
   std::vector<std::string> words;
 };
-void check_refused(const Job& valid, const std::vector<Broken>& cases);
+// Each spoils a plan that is valid for the job.
+void check_refused(const Job& valid, const std::vector<Broken>& cases, const Plan& from = {});
 
 void sets_pp2(Job& job, Plan& plan);
 

@@ -123,6 +123,9 @@ Job RandomJobs::job(const FrameworkProfile& profile) {
     job.profile.moe_capacity_factor = chance(0.2) ? 1.25 : 0;
   }
   job.model = model();
+  if (profile.memory_model == MemoryModel::kTransformers) {
+    tune(job);
+  }
   if (profile.memory_model == MemoryModel::kTorchtitan) {
     make_llama3(job);
   }
@@ -131,6 +134,19 @@ Job RandomJobs::job(const FrameworkProfile& profile) {
   job.sequence_length = pick({1024, 2048, 4096, 8192, 32768});
   job.global_batch = job.cluster.world_size() * pick({1, 2, 4, 8});
   return job;
+}
+
+// Whole models in either type, or adapters on weights that may be quantized.
+void RandomJobs::tune(Job& job) {
+  job.profile.weights_dtype = chance(0.5) ? DType::kFp32 : DType::kBf16;
+  if (chance(0.5)) {
+    return;
+  }
+  job.adapters.rank = pick({8, 16, 64});
+  for (bool& target : job.adapters.targets) { target = chance(0.7); }
+  job.adapters.dropout = chance(0.3) ? 0.05 : 0;
+  job.quantized = {.kind = static_cast<Quantization>(pick({0, 0, 1, 2, 3})),
+                   .is_double = chance(0.5)};
 }
 
 Recompute RandomJobs::recompute() {

@@ -37,6 +37,7 @@ class RandomJobs {
   Plan plan(const Job& job);
   Recompute recompute();
   std::vector<std::int64_t> uneven_layers(const Job& job, std::int64_t chunks);
+  void tune(Job& job);
   void make_llama3(Job& job);
   void make_titan_plan(const Job& job, Plan& plan);
 

@@ -139,7 +139,8 @@ Job random_small_job(std::mt19937_64& random) {
   job.model.tied_embeddings = random() % 2 == 0 && !is_plain;
   const bool has_experts_modelled = !is_plain &&
                                     job.profile.memory_model != MemoryModel::kNanotron &&
-                                    job.profile.memory_model != MemoryModel::kDeepspeed;
+                                    job.profile.memory_model != MemoryModel::kDeepspeed &&
+                                    job.profile.memory_model != MemoryModel::kTransformers;
   if (random() % 3 == 0 && has_experts_modelled) {
     add_experts(job.model, random);
   }

@@ -49,8 +49,8 @@ void add_job(Table& table, const Job& left, const Job& right) {
   add_numbers(table, kind, "global_batch", left.global_batch, right.global_batch);
   add_words(table, kind, "optimizer", std::string(name_of(left.optimizer)),
             std::string(name_of(right.optimizer)));
-  add_words(table, kind, "trained", std::string(name_of(left.trained)),
-            std::string(name_of(right.trained)));
+  add_words(table, kind, "trained", std::string(name_of(trained_parameters(left))),
+            std::string(name_of(trained_parameters(right))));
   add_numbers(table, kind, "hidden_dropout", left.hidden_dropout, right.hidden_dropout);
   add_numbers(table, kind, "attention_dropout", left.attention_dropout, right.attention_dropout);
 }

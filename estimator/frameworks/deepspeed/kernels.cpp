@@ -5,45 +5,20 @@
 #include "estimator/frameworks/deepspeed/host.h"
 #include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan::deepspeed {
 namespace {
 
-// Hugging Face's modeling_llama.py, as DeepSpeed runs it: one PyTorch kernel an operator. Norm: to
-// fp32, square, mean, product with the root, back, product with the weight; backward the gradients
-// of all of them, two in fp32 added up. Rotary embedding: products with cosine and sine, negation
-// and cat of the halves, addition; backward zeros around either half. Additions: of residuals 3, of
-// gradients 3, and the sums of input gradients 4.5.
-LayerKernels huggingface_kernels(double e) {
-  LayerKernels kernels;
-  kernels.norm = {.forward = {.streamed = 12 + 3 * e, .converted = 2 * e + 8 + 8 + 2 * e},
-                  .backward = {.streamed = 52 + 11.5 * e, .converted = 2 * e + 8 + 8 + 2 * e}};
-  kernels.rotary = {.forward = {.streamed = 3 * e, .rearranged = 7 * e},
-                    .backward = {.streamed = 6 * e, .rearranged = 9 * e}};
-  kernels.gated = eager_swiglu(e);
-  kernels.plain = eager_activation(e);
-  return kernels;
-}
-
-// The same with Liger's kernels, one each (ops/rms_norm.py, rope.py, swiglu.py): norm 2, backward
-// 3; rotary embedding in place 2; SwiGLU 3, backward 5, in place. Additions as above: of residuals
-// 3, of gradients 3, and the sums of input gradients 4.5.
+// Hugging Face's layers (huggingface_kernels) with Liger's kernels, one each (ops/rms_norm.py,
+// rope.py, swiglu.py): norm 2, backward 3; rotary embedding in place 2; SwiGLU 3, backward 5, in
+// place. Additions as above: of residuals 3, of gradients 3, and the sums of input gradients 4.5.
 LayerKernels liger_kernels(double e) {
   return {.norm = {.forward = {.fused = 2 * e, .streamed = 3 * e},
                    .backward = {.fused = 3 * e, .streamed = 7.5 * e}},
           .rotary = {.forward = {.fused = 2 * e}, .backward = {.fused = 2 * e}},
           .gated = {.forward = {.fused = 3 * e}, .backward = {.fused = 5 * e}}};
-}
-
-// Qwen3RMSNorm on heads (modeling_qwen3.py), operator by operator: forward as huggingface_kernels'
-// norm. Backward the gradient lies as the rotary embedding's backward left it, heads before tokens,
-// what was saved with tokens before heads: kernels that read both are products with the normed
-// value 3 in bf16, with the root 2, with the input 3 and the sum of both gradients 3 in fp32.
-Passes huggingface_head_norm(double e) {
-  return {
-      .forward = {.streamed = 12, .converted = 4 * e + 16},
-      .backward = {.streamed = 36 + e, .converted = 4 * e + 8, .rearranged = 3 * e + 8 + 12 + 12}};
 }
 
 // Norms of q and of k, beside the rotary embedding. Those that Liger leaves as they are (up to
@@ -89,6 +64,7 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
     return {.logit = {.forward = {.fused = 6}},
             .tokens = liger_chunk_tokens(tokens, job.model),
             .sums_weight_gradient = true,
+            .has_weight_kernels = true,
             .weight = liger_head_kernels(job, plan, tokens)};
   }
   const double divided = job.profile.divides_logits_gradient ? 4 : 0;

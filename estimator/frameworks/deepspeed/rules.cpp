@@ -72,6 +72,7 @@ constexpr std::array kDeepspeedRules = {
     kOffloadActivationsUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kAdamWOnly,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,

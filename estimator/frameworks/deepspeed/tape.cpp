@@ -8,7 +8,7 @@ namespace {
 using enum Component;
 using enum DType;
 
-constexpr auto kTexts = std::to_array<TapeRowText>({
+constexpr auto kTexts = std::to_array<TapeLabel>({
     {kParameters, "start_up.model", kBf16, "the model's own tensors, until they are flattened"},
     {kParameters, "parameters", kBf16,
      "N (N/S under ZeRO-3): one flat bit16 tensor, parameters are views"},
@@ -19,9 +19,11 @@ constexpr auto kTexts = std::to_array<TapeRowText>({
     {kOptimizer, "optimizer.fp32_partition", kFp32, "N/S: clone of this rank's partition in fp32"},
     {kTemporaries, "start_up.copies", kFp32,
      "N/S: of the partition, and the gradient of an empty step"},
-    {kOptimizer, "optimizer.exp_avg", kFp32, "N/S: of AdamW, made by its first step"},
-    {kOptimizer, "optimizer.exp_avg_sq", kFp32, "N/S: of AdamW, made by its first step"},
-    {kOptimizer, "optimizer.step", kFp32, "1: how many steps AdamW has made"},
+    {kOptimizer, "optimizer.exp_avg", kFp32, "N/S: of AdamW, made by its first step", nullptr,
+     true},
+    {kOptimizer, "optimizer.exp_avg_sq", kFp32, "N/S: of AdamW, made by its first step", nullptr,
+     true},
+    {kOptimizer, "optimizer.step", kFp32, "1: how many steps AdamW has made", nullptr, true},
     {kGradients, "gradients", kBf16, "N/S: grad_partitions_flat_buffer"},
     {kGradients, "gradients.of_weights", kBf16,
      "of the weights: until they are copied into the bucket or reduced, before in .grad"},
@@ -78,8 +80,16 @@ static_assert(kTexts.size() == static_cast<std::size_t>(TapeRow::kNormGradientPa
 
 }  // namespace
 
-const TapeRowText& text_of(TapeRow row) {
+const TapeLabel& text_of(TapeRow row) {
   return kTexts[static_cast<std::size_t>(row)];
+}
+
+std::vector<LabelStart> DeepspeedTape::take_labels() {
+  std::vector<LabelStart> labels;
+  for (const RowStart& start : rows_) {
+    labels.push_back({.after_id = start.after_id, .label = &text_of(start.row)});
+  }
+  return labels;
 }
 
 }  // namespace shardplan::deepspeed

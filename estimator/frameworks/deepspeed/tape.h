@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "estimator/frameworks/pieces/played_run.h"
 #include "estimator/ledger/allocation_tape.h"
 #include "estimator/ledger/chunk_peak.h"
 #include "estimator/plan/dtype.h"
@@ -66,13 +67,7 @@ enum class TapeRow : std::int8_t {
   kNormGradientParts,
 };
 
-struct TapeRowText {
-  Component component = Component::kActivations;
-  std::string_view name;
-  DType dtype = DType::kBf16;  // kBf16: that of parameters and activations
-  std::string_view formula;
-};
-const TapeRowText& text_of(TapeRow row);
+const TapeLabel& text_of(TapeRow row);
 
 class DeepspeedTape final : public ProductTape {
  public:
@@ -106,20 +101,15 @@ class DeepspeedTape final : public ProductTape {
   // What is written from now on belongs to that moment.
   void begin(MomentKind moment) { moments_.push_back({num_events(), moment}); }
 
+  std::vector<LabelStart> take_labels();
+  std::vector<MomentStart> take_moments() { return std::move(moments_); }
+
+ private:
   // Tensors of higher ids are of the row, up to the next entry.
   struct RowStart {
     std::int64_t after_id = 0;
     TapeRow row = TapeRow::kParameters;
   };
-  std::vector<RowStart> take_rows() { return std::move(rows_); }
-  // Events from that place on are of the moment.
-  struct MomentStart {
-    std::int64_t event = 0;
-    MomentKind moment = MomentKind::kStartUp;
-  };
-  std::vector<MomentStart> take_moments() { return std::move(moments_); }
-
- private:
   std::vector<RowStart> rows_;
   std::vector<MomentStart> moments_;
 };

@@ -34,13 +34,13 @@ std::unique_ptr<EagerLlama> model_of(const Job& job, const Plan& plan, const Lla
 
 }  // namespace
 
-DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
+PlayedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
   DeepspeedTape tape(job.profile.fixed_workspace_bytes);
   const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
   const LlamaSizes sizes(job, plan);
   const std::unique_ptr<EagerLlama> model = model_of(job, plan, sizes, tape, *zero);
   const std::int64_t microbatches = std::min(num_microbatches(job, plan), kMicrobatches);
-  DeepspeedRun run;
+  PlayedRun run;
   tape.begin(MomentKind::kStartUp);
   zero->build();
   for (int step = 0; step < steps; ++step) {
@@ -56,7 +56,7 @@ DeepspeedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, 
     run.num_first_step = step == 0 ? tape.num_events() : run.num_first_step;
   }
   run.events = tape.take_events();
-  run.rows = tape.take_rows();
+  run.labels = tape.take_labels();
   run.moments = tape.take_moments();
   return run;
 }

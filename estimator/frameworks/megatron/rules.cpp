@@ -182,6 +182,7 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kAdamWOrMuon,
     kMuonAlone,
     kBlockwiseOnHopper,

@@ -95,6 +95,7 @@ constexpr std::array kNanotronRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kAdamWOnly,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,

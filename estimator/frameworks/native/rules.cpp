@@ -227,6 +227,7 @@ constexpr std::array kRules = {
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,

@@ -235,6 +235,7 @@ constexpr std::array kRules = {
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
     kTrainsAll,
+    kQuantizationUnsupported,
     kAdamWOnly,
     // accepted
     kRankOrderComplete,

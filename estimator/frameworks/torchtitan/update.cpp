@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/adamw_kernels.h"
+#include "estimator/frameworks/pieces/fsdp2_copies.h"
 #include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
@@ -10,11 +11,7 @@
 namespace shardplan::torchtitan {
 namespace {
 
-// fp32 shards to bf16, into the input of the all-gather, and out of its output into the parameters;
 // bf16 gradients into the fp32 input of the reduce-scatter.
-constexpr KernelBytes kCastShard = {.converted = 6};
-constexpr KernelBytes kShardToGather = {.converted = 4};
-constexpr KernelBytes kGathered = {.streamed = 4};
 constexpr KernelBytes kChunked = {.converted = 6};
 
 // Every layer has a collective of its own, embedding one, and head and norm one, and each takes the
@@ -30,8 +27,8 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
   }
   const double whole = number(part.elements);
   const double mine = whole / number(shard.size);
-  total.gather_copies_s +=
-      elementwise_s(job.cluster.gpu, whole * kGathered + mine * (kCastShard + kShardToGather));
+  total.gather_copies_s += elementwise_s(
+      job.cluster.gpu, whole * kFsdp2Gathered + mine * (kFsdp2CastShard + kFsdp2ShardToGather));
   total.reduce_copies_s += elementwise_s(job.cluster.gpu, whole * kChunked);
 }
 

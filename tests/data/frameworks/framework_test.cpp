@@ -21,12 +21,12 @@ FrameworkProfile with_options(const std::string& framework, const std::string& j
 
 }  // namespace
 
-TEST_CASE("seven profiles are shipped, two in three versions, each with version and row tables") {
+TEST_CASE("eight profiles are shipped, two in three versions, each with version and row tables") {
   const Library library;
   CHECK(library.framework_names() ==
         std::vector<std::string>{"deepspeed", "deepspeed@0.16.9", "deepspeed@0.19.5", "fujii2024",
                                  "megatron-core-local", "megatron", "nanotron", "nanotron@v0.4",
-                                 "nanotron@v0.5-dev", "native", "torchtitan"});
+                                 "nanotron@v0.5-dev", "native", "torchtitan", "transformers"});
   CHECK(library.framework("megatron").version == "core_v0.16.1");
   CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
   CHECK(library.framework("native").version == "0.1");
@@ -218,7 +218,7 @@ TEST_CASE("an unknown framework is refused with the ones that are known") {
   CHECK(message_of([] { Library().framework("megatrn"); }) ==
         "framework: found \"megatrn\", expected one of deepspeed, deepspeed@0.16.9, "
         "deepspeed@0.19.5, fujii2024, megatron-core-local, megatron, nanotron, nanotron@v0.4, "
-        "nanotron@v0.5-dev, native, torchtitan; did you mean \"megatron\"?");
+        "nanotron@v0.5-dev, native, torchtitan, transformers; did you mean \"megatron\"?");
   CHECK_FALSE(Library().known_framework("other-trainer"));
   CHECK_FALSE(Library().known_framework("../frameworks/megatron"));
 }

@@ -122,7 +122,7 @@ TEST_CASE("what a line leaves out takes the profile's defaults") {
   CHECK(one.job.model.name == "llama3-8b");
   CHECK(one.job.cluster.name == "1x8-h200");
   CHECK(one.job.optimizer == OptimizerKind::kAdamW);
-  CHECK(one.job.trained == TrainedParameters::kAll);
+  CHECK(trained_parameters(one.job) == TrainedParameters::kAll);
   CHECK(one.plan ==
         Plan{.tp = 2, .pp = 2, .zero = 1, .sequence_parallel = true, .schedule = Schedule::k1F1B});
   CHECK_FALSE(one.measured.has_value());
@@ -187,7 +187,7 @@ TEST_CASE("every field of a plan and of a job can be written") {
   expected.moe_buffer_factor = 1.5;
   CHECK(one.plan == expected);
   CHECK(one.job.optimizer == OptimizerKind::kSgdMomentum);
-  CHECK(one.job.trained == TrainedParameters::kAdapters);
+  CHECK(one.job.adapters == kDefaultAdapters);
   CHECK(one.job.global_batch == 4 * 2 * 2);
 }
 
@@ -362,7 +362,8 @@ TEST_CASE("wrong training members are refused") {
              "tokens in a microbatch");
   CHECK(why_training(R"({"sequence_length": 1, "global_batch": 8, "optimizer": "adam"})") ==
         at + "/optimizer: found \"adam\", expected one of adamw, sgd_momentum, muon, "
-             "dist_muon; did you mean \"adamw\"?");
+             "dist_muon, sgd, adafactor, adamw_8bit, paged_adamw, paged_adamw_8bit, "
+             "torchao_adamw_8bit, torchao_adamw_4bit; did you mean \"adamw\"?");
 }
 
 TEST_CASE("wrong lines are refused where they are wrong") {

@@ -12,6 +12,7 @@
 
 #include "estimator/answer/stage_memory.h"
 #include "estimator/answer/stage_timeline.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/in_flight.h"
 #include "tests/estimator/random_jobs.h"
@@ -263,7 +264,7 @@ TEST_CASE("a stage's peak is the maximum over every event of the whole schedule"
   while (walked < 150) {
     const RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024 ||
-        drawn.job.profile.memory_model == MemoryModel::kDeepspeed ||  // without rows of blocks
+        framework_of(drawn.job.profile).block_rows == nullptr ||
         drawn.job.model.num_layers() > 12 || num_microbatches(drawn.job, drawn.plan) > 24) {
       continue;
     }
@@ -303,7 +304,7 @@ std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
 // in rows.
 TEST_CASE("the allocations written for the allocator peak at the same byte") {
   const Library library;
-  RandomJobs random(library, 8);
+  RandomJobs random(library, 12);
   int failures = 0;
   int bounded = 0;
   int replayed = 0;

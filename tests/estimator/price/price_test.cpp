@@ -226,11 +226,11 @@ TEST_CASE(
     "rows of a block look at nothing of recomputation, experts and context parallelism but what "
     "they are said to see") {
   const Library library;
-  RandomJobs random(library, 9);
+  RandomJobs random(library, 11);
   std::mt19937_64 bits(9);
   int same = 0;         // choices that a kind does not see
   int fewer_ranks = 0;  // that share experts
-  for (int i = 0; i < 600; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     RandomCase drawn = random.next();
     for (bool RecomputeModules::*module :
          {&RecomputeModules::core_attn, &RecomputeModules::layernorm, &RecomputeModules::mlp,

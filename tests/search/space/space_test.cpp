@@ -210,7 +210,7 @@ TEST_CASE("each profile's default space has the values that it models, its own d
 TEST_CASE("a job that the profile cannot model keeps its space, so that the answer can say why") {
   Job job = llama_8b_job();
   const std::int64_t plans = num_plans(plan_space(job, default_space(job)));
-  job.trained = TrainedParameters::kAdapters;
+  job.adapters = kDefaultAdapters;
   CHECK(num_plans(plan_space(job, default_space(job))) == plans);
 }
 

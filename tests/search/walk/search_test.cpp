@@ -282,7 +282,7 @@ TEST_CASE("more memory never makes the best plan slower, and a wider space neith
 
 TEST_CASE("a job that its profile cannot model has no plan, and the reason is counted") {
   Job job = llama_8b_job();
-  job.trained = TrainedParameters::kAdapters;
+  job.adapters = kDefaultAdapters;
   const SearchResult result = search_plans(job, default_space(job), {});
   CHECK(result.plans_priced == 0);
   CHECK(result.plans_in_space > 0);

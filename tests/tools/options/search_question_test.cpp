@@ -40,7 +40,8 @@ Question question_of_command(const std::string& command) {
 std::int64_t check_commands(const SearchQuestion& search, std::mt19937_64& random, int draws) {
   const PlanSpace space = plan_space(search.job, search.space);
   std::int64_t valid = 0;
-  for (int i = 0; i < draws; ++i) {
+  // Where a framework has few axes, valid plans are rare among all.
+  for (int i = 0; i < draws || (valid == 0 && i < 20 * draws); ++i) {
     Plan plan = plan_at(
         space, std::uniform_int_distribution<std::int64_t>(0, num_plans(space) - 1)(random));
     if (first_broken_rule(search.job, plan) != nullptr) {

@@ -93,17 +93,17 @@ TEST_CASE("a ratio leaves whole sub-groups on the GPU, rounded down") {
 // partition_grads: a gradient in bf16 beside its norm in fp64, 250 million elements at most, or
 // beside itself in fp32; parts of the table on one GPU have 525 million.
 TEST_CASE("a gradient leaves ZeRO-3 by way of the GPU") {
-  const DeepspeedRun run =
+  const PlayedRun run =
       deepspeed_run(deepspeed_job(1, "deepspeed", "1x1-h100"), plan_with(3, 1), 0, 1);
   std::size_t at = 0;
   std::int64_t widest = 0;
   std::int64_t leaving = 0;
   for (const AllocationEvent& event : run.events) {
-    while (at + 1 < run.rows.size() && run.rows[at + 1].after_id < event.id) { ++at; }
-    if (event.bytes > 0 && run.rows[at].row == TapeRow::kStepNorms) {
+    while (at + 1 < run.labels.size() && run.labels[at + 1].after_id < event.id) { ++at; }
+    if (event.bytes > 0 && run.labels[at].label == &text_of(TapeRow::kStepNorms)) {
       widest = std::max(widest, event.bytes);
     }
-    if (event.bytes > 0 && run.rows[at].row == TapeRow::kWideGradients) {
+    if (event.bytes > 0 && run.labels[at].label == &text_of(TapeRow::kWideGradients)) {
       leaving = std::max(leaving, event.bytes);
     }
   }

@@ -40,13 +40,13 @@ std::int64_t held_bytes(const Job& job, const Plan& plan, Phase phase, std::stri
 
 // Elements in bf16 of the tensors of a row that a rank makes, one after the other, in a step.
 std::vector<std::int64_t> made_elements(const Job& job, const Plan& plan, TapeRow row) {
-  const DeepspeedRun run = deepspeed_run(job, plan, 0, 1);
+  const PlayedRun run = deepspeed_run(job, plan, 0, 1);
   std::vector<std::int64_t> elements;
   std::size_t at = 0;
   for (const AllocationEvent& event : run.events) {
     if (event.bytes > 0) {
-      while (at + 1 < run.rows.size() && run.rows[at + 1].after_id < event.id) { ++at; }
-      if (run.rows[at].row == row) {
+      while (at + 1 < run.labels.size() && run.labels[at + 1].after_id < event.id) { ++at; }
+      if (run.labels[at].label == &text_of(row)) {
         elements.push_back(event.bytes / 2);
       }
     }

@@ -60,7 +60,7 @@ TEST_CASE("fujii2024 refuses by name what the paper's formula leaves out") {
         [](Job&, Plan& plan) { plan.moe_buffer_factor = 2; },
         {"2"}},
        {"unsupported: trained",
-        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        [](Job& job, Plan&) { job.adapters = kDefaultAdapters; },
         {"adapters"}},
        {"kv_heads_divisible_by_tp",
         [](Job& job, Plan& plan) {

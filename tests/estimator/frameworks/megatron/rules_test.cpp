@@ -61,7 +61,7 @@ TEST_CASE("megatron refuses by name what it does not model") {
         [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.5; },
         {"1.5"}},
        {"unsupported: trained",
-        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        [](Job& job, Plan&) { job.adapters = kDefaultAdapters; },
         {"adapters", "all"}},
        {"unsupported: optimizer",
         [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },

@@ -83,7 +83,7 @@ TEST_CASE("native refuses by name what it does not model") {
         [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.25; },
         {"1.25", "num_experts 0"}},
        {"unsupported: trained",
-        [](Job& job, Plan&) { job.trained = TrainedParameters::kAdapters; },
+        [](Job& job, Plan&) { job.adapters = kDefaultAdapters; },
         {"adapters"}},
        {"unsupported: optimizer",
         [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },

@@ -1,0 +1,227 @@
+#include "estimator/frameworks/pieces/eager/autograd.h"
+
+#include <limits>
+#include <queue>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "estimator/frameworks/pieces/eager/labels.h"
+#include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/frameworks/pieces/eager/reduction.h"
+
+namespace shardplan::eager {
+Tensor BackwardCall::saved(std::size_t index) const {
+  const SavedTensor& found = node_.saved.at(index);
+  return found.hooks != nullptr ? found.hooks->unpack(found.packed) : found.tensor;
+}
+
+bool BackwardCall::wants(std::size_t input) const {
+  return node_.inputs.at(input) != nullptr;
+}
+
+NodeBuilder::NodeBuilder(Graph& graph, std::initializer_list<const Tensor*> inputs)
+    : graph_(graph) {
+  bool is_needed = false;
+  for (const Tensor* input : inputs) { is_needed = is_needed || input->requires_grad(); }
+  if (!graph.records || !is_needed) {
+    return;
+  }
+  node_ = std::make_shared<Node>();
+  for (const Tensor* input : inputs) { node_->inputs.push_back(input->node); }
+}
+
+std::size_t NodeBuilder::save(const Tensor& tensor) {
+  SavedTensor saved;
+  if (graph_.hooks.empty()) {
+    saved.tensor = tensor.detached();
+  } else {
+    saved.hooks = graph_.hooks.back();
+    saved.packed = saved.hooks->pack(tensor);
+  }
+  node_->saved.push_back(std::move(saved));
+  return node_->saved.size() - 1;
+}
+
+void NodeBuilder::keep(const Tensor& tensor) {
+  node_->kept.push_back(tensor.detached());
+}
+
+Tensor NodeBuilder::finish(Tensor output, BackwardFunction backward) {
+  if (node_) {
+    node_->backward = std::move(backward);
+    node_->sequence = graph_.next_sequence();
+    node_->label = graph_.tape.label();
+    node_->elements = output.elements;
+    node_->dtype = output.dtype;
+    output.node = node_;
+  } else {
+    output.node = nullptr;
+  }
+  return output;
+}
+
+Tensor Graph::make(std::int64_t elements, DType dtype, AllocationStream stream) {
+  Tensor tensor{.storage = nullptr, .elements = elements, .dtype = dtype, .node = nullptr};
+  if (elements > 0) {
+    tensor.storage =
+        std::make_shared<Storage>(tape, tape.make_typed(tensor.bytes(), dtype, stream));
+  }
+  return tensor;
+}
+
+Tensor Graph::make_product(std::int64_t elements, DType dtype) {
+  Tensor tensor = make(elements, dtype);
+  const Label* outer = tape.enter(&kWorkspaceRow);
+  tape.make_workspace();
+  tape.enter(outer);
+  return tensor;
+}
+
+Tensor Graph::make_leaf(const Tensor& data, std::function<void(Tensor)> take) {
+  auto node = std::make_shared<Node>();
+  node->take = std::move(take);
+  node->sequence = std::numeric_limits<std::int64_t>::max();
+  node->elements = data.elements;
+  node->dtype = data.dtype;
+  Tensor leaf = data.detached();
+  leaf.node = std::move(node);
+  return leaf;
+}
+
+Tensor Graph::cast_weight(const Tensor& weight) {
+  if (!autocast || weight.dtype == *autocast) {
+    return weight;
+  }
+  const InRow row(tape, kCastRow);
+  const bool is_cached = weight.requires_grad() && weight.node->take;
+  if (!is_cached) {
+    return to(*this, weight, *autocast);
+  }
+  const auto found = casts_.find(weight.storage.get());
+  if (found != casts_.end()) {
+    return found->second;
+  }
+  Tensor cast = to(*this, weight, *autocast);
+  casts_.emplace(weight.storage.get(), cast);
+  return cast;
+}
+
+void Graph::end_autocast() {
+  casts_.clear();
+}
+
+// One call of backward: what has arrived at each node, and how much is still to come.
+struct Graph::Task {
+  struct Arrived {
+    std::int64_t missing = 0;
+    Tensor gradient;
+  };
+  std::unordered_map<const Node*, Arrived> nodes;
+  struct Later {
+    bool operator()(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) const {
+      return a->sequence < b->sequence;
+    }
+  };
+  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> ready;
+
+  // Every edge into a node that `root` reaches.
+  void count(const std::shared_ptr<Node>& root) {
+    std::vector<const Node*> open = {root.get()};
+    std::unordered_set<const Node*> seen = {root.get()};
+    while (!open.empty()) {
+      const Node* node = open.back();
+      open.pop_back();
+      for (const std::shared_ptr<Node>& input : node->inputs) {
+        if (input == nullptr) {
+          continue;
+        }
+        ++nodes[input.get()].missing;
+        if (seen.insert(input.get()).second) {
+          open.push_back(input.get());
+        }
+      }
+    }
+  }
+};
+
+// Sums in place where nobody else holds what came first (InputBuffer::accumulate).
+void Graph::pass(Task& task, const std::shared_ptr<Node>& to, Tensor gradient) {
+  Task::Arrived& arrived = task.nodes[to.get()];
+  if (gradient.is_defined()) {
+    if (!arrived.gradient.is_defined()) {
+      arrived.gradient = std::move(gradient);
+    } else if (arrived.gradient.is_view || arrived.gradient.storage.use_count() > 1) {
+      arrived.gradient = make(arrived.gradient.elements, arrived.gradient.dtype);
+    }
+  }
+  if (--arrived.missing == 0) {
+    task.ready.push(to);
+  }
+}
+
+// The sum of rows goes by way of what blocks of the kernel leave, where they divide rows.
+Tensor Graph::summed(const Tensor& gradient, std::int64_t elements, bool sums_columns) {
+  const Tensor sum = make(elements, gradient.dtype);
+  if (sums_columns) {
+    const Tensor partial = make(
+        column_sum_bytes(gradient.elements / elements, elements, multiprocessors_), DType::kBool);
+  }
+  return sum;
+}
+
+void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
+  Tensor arrived = std::move(task.nodes[node.get()].gradient);
+  if (node->take) {
+    node->take(std::move(arrived));
+    return;
+  }
+  Tensors gradients;
+  const Label& label = *node->label;
+  const InRow row(tape, label.of_gradients != nullptr ? *label.of_gradients : label);
+  {
+    BackwardCall call(*this, *node, {std::move(arrived)});
+    gradients = node->backward(call);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      Tensor& gradient = gradients[i];
+      if (node->inputs[i] == nullptr || !gradient.is_defined()) {
+        continue;
+      }
+      if (gradient.elements != node->inputs[i]->elements) {  // of a broadcast input
+        gradient = summed(gradient, node->inputs[i]->elements, node->sums_columns);
+      }
+      if (gradient.dtype != node->inputs[i]->dtype) {
+        gradient = make(gradient.elements, node->inputs[i]->dtype);
+      }
+    }
+  }
+  node->saved.clear();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (node->inputs[i] != nullptr) {
+      pass(task, node->inputs[i], std::move(gradients[i]));
+    }
+  }
+  node->backward = nullptr;
+  node->inputs.clear();
+  if (!node->kept.empty()) {
+    finished_.push_back(node);
+  }
+}
+
+void Graph::backward(const Tensor& output, Tensor gradient) {
+  if (!output.requires_grad()) {
+    throw std::logic_error("Graph::backward: the output has no graph");
+  }
+  const bool outer_records = std::exchange(records, false);
+  Task task;
+  task.count(output.node);
+  task.nodes[output.node.get()] = {.missing = 0, .gradient = std::move(gradient)};
+  task.ready.push(output.node);
+  while (!task.ready.empty()) {
+    const std::shared_ptr<Node> node = task.ready.top();
+    task.ready.pop();
+    run(task, node);
+  }
+  records = outer_records;
+}
+
+}  // namespace shardplan::eager

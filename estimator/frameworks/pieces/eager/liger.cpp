@@ -1,0 +1,49 @@
+#include "estimator/frameworks/pieces/eager/liger.h"
+
+#include <utility>
+
+namespace shardplan::eager {
+
+Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input) {
+  NodeBuilder node(graph, {&input, &weight});
+  const std::int64_t columns = weight.elements;
+  const DType dtype = weight.dtype;
+  const Tensor output = graph.make(input.elements, input.dtype);
+  const Tensor roots = graph.make(input.elements / columns, DType::kFp32);
+  if (node.is_needed()) {
+    node.save(input);
+    node.save(roots);
+  }
+  return node.finish(output, [=](BackwardCall& call) {
+    const Tensor saved_input = call.saved(0);
+    const Tensor saved_roots = call.saved(1);
+    Graph& g = call.graph;
+    const Tensor parts = g.make(g.multiprocessors() * columns, DType::kFp32);
+    Tensor of_weight;
+    {
+      const Tensor sum = g.make(columns, DType::kFp32);
+      of_weight = dtype == DType::kFp32 ? sum : g.make(columns, dtype);
+    }
+    return Tensors{std::move(call.gradients[0]), call.wants(1) ? of_weight : Tensor{}};
+  });
+}
+
+Tensor liger_rotate(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  Tensor turned = input;
+  return node.finish(std::move(turned),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+Tensor liger_swiglu(Graph& graph, const Tensor& gate, const Tensor& up) {
+  NodeBuilder node(graph, {&gate, &up});
+  if (node.is_needed()) {
+    node.save(gate);
+    node.save(up);
+  }
+  return node.finish(graph.make(gate.elements, gate.dtype), [](BackwardCall& call) {
+    return Tensors{call.saved(0), call.saved(1)};
+  });
+}
+
+}  // namespace shardplan::eager

@@ -1,0 +1,17 @@
+// Liger's kernels in place of a model's operators. Source: linkedin/Liger-Kernel 0.8.0
+// ops/rms_norm.py, rope.py, swiglu.py.
+#pragma once
+
+#include "estimator/frameworks/pieces/eager/autograd.h"
+
+namespace shardplan::eager {
+
+// Saves its input and the reciprocal root of every row in fp32. The input's gradient is written
+// over the output's; the weight's is summed over rows by each multiprocessor, then over those.
+Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input);
+// Turned in place, either way.
+Tensor liger_rotate(Graph& graph, const Tensor& input);
+// silu(gate) * up; gradients are written over both.
+Tensor liger_swiglu(Graph& graph, const Tensor& gate, const Tensor& up);
+
+}  // namespace shardplan::eager

@@ -1,0 +1,343 @@
+#include "estimator/frameworks/pieces/eager/operations.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/pieces/eager/labels.h"
+#include "estimator/frameworks/pieces/table_gradient.h"
+
+namespace shardplan::eager {
+
+DType promoted(DType a, DType b) {
+  return a == b ? a : DType::kFp32;
+}
+
+namespace {
+
+constexpr std::int64_t kFp32 = 4;
+constexpr std::int64_t kAttentionCounters = 256;  // bytes
+
+Tensor in_autocast(Graph& graph, const Tensor& input) {
+  return graph.autocast ? to(graph, input, *graph.autocast) : input;
+}
+
+std::int64_t broadcast(const Tensor& a, const Tensor& b) {
+  return std::max(a.elements, b.elements);
+}
+
+Tensor product(Graph& graph, const Tensor& a, const Tensor& b, bool sums_columns) {
+  NodeBuilder node(graph, {&a, &b});
+  if (node.is_needed()) {
+    if (sums_columns) {
+      node.sum_columns();
+    }
+    if (a.requires_grad()) {
+      node.save(b);
+    }
+    if (b.requires_grad()) {
+      node.save(a);
+    }
+  }
+  const DType dtype = promoted(a.dtype, b.dtype);
+  const std::int64_t elements = broadcast(a, b);
+  return node.finish(graph.make(elements, dtype), [=](BackwardCall& call) {
+    Tensors saved;
+    Tensors gradients(2);
+    for (const std::size_t i : {1, 0}) {
+      if (call.wants(i)) {
+        saved.push_back(call.saved(saved.size()));
+      }
+    }
+    for (const std::size_t i : {1, 0}) {
+      if (call.wants(i)) {
+        gradients[i] = call.graph.make(elements, dtype);
+      }
+    }
+    return gradients;
+  });
+}
+
+}  // namespace
+
+Tensor to(Graph& graph, const Tensor& input, DType dtype) {
+  if (input.dtype == dtype) {
+    return input;
+  }
+  NodeBuilder node(graph, {&input});
+  // The engine casts the gradient back.
+  return node.finish(graph.make(input.elements, dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+Tensor add(Graph& graph, const Tensor& a, const Tensor& b) {
+  NodeBuilder node(graph, {&a, &b});
+  return node.finish(graph.make(broadcast(a, b), promoted(a.dtype, b.dtype)),
+                     [](BackwardCall& call) {
+                       return Tensors{call.gradients[0], std::move(call.gradients[0])};
+                     });
+}
+
+Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b) {
+  return product(graph, a, b, false);
+}
+
+Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows) {
+  return product(graph, weights, rows, true);
+}
+
+Tensor scale(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  return node.finish(graph.make(input.elements, input.dtype), [](BackwardCall& call) {
+    const Tensor& gradient = call.gradients[0];
+    return Tensors{call.graph.make(gradient.elements, gradient.dtype)};
+  });
+}
+
+Tensor shift(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  return node.finish(graph.make(input.elements, input.dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+Tensor negate(Graph& graph, const Tensor& input) {
+  return scale(graph, input);
+}
+
+// pow_backward: exponent * self.pow(exponent - 1), times the gradient.
+Tensor square(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  if (node.is_needed()) {
+    node.save(input);
+  }
+  return node.finish(graph.make(input.elements, input.dtype), [](BackwardCall& call) {
+    const Tensor self = call.saved(0);
+    const Tensor power = call.graph.make(self.elements, self.dtype);
+    const Tensor doubled = call.graph.make(self.elements, self.dtype);
+    return Tensors{call.graph.make(self.elements, self.dtype)};
+  });
+}
+
+// -0.5 * grad * result.pow(3).
+Tensor reciprocal_root(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  const Tensor output = graph.make(input.elements, input.dtype);
+  if (node.is_needed()) {
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor result = call.saved(0);
+    const Tensor halved = call.graph.make(result.elements, result.dtype);
+    const Tensor cube = call.graph.make(result.elements, result.dtype);
+    return Tensors{call.graph.make(result.elements, result.dtype)};
+  });
+}
+
+Tensor silu(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  if (node.is_needed()) {
+    node.save(input);
+  }
+  return node.finish(graph.make(input.elements, input.dtype), [](BackwardCall& call) {
+    const Tensor self = call.saved(0);
+    return Tensors{call.graph.make(self.elements, self.dtype)};
+  });
+}
+
+Tensor mean(Graph& graph, const Tensor& input, std::int64_t width) {
+  NodeBuilder node(graph, {&input});
+  const std::int64_t elements = input.elements;
+  const DType dtype = input.dtype;
+  return node.finish(graph.make(elements / width, dtype),
+                     [=](BackwardCall& call) { return Tensors{call.graph.make(elements, dtype)}; });
+}
+
+Tensor dropout(Graph& graph, const Tensor& input, double probability) {
+  if (probability == 0) {
+    return input;
+  }
+  NodeBuilder node(graph, {&input});
+  const Tensor output = graph.make(input.elements, input.dtype);
+  const Tensor mask = graph.make(input.elements, DType::kBool);
+  if (node.is_needed()) {
+    node.save(mask);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor kept = call.saved(0);
+    const Tensor& gradient = call.gradients[0];
+    return Tensors{call.graph.make(gradient.elements, gradient.dtype)};
+  });
+}
+
+// slice_backward copies into zeros of the whole tensor.
+Tensor rotate_half(Graph& graph, const Tensor& input) {
+  const auto half = [&graph](const Tensor& whole) {
+    NodeBuilder node(graph, {&whole});
+    const std::int64_t elements = whole.elements;
+    Tensor view = whole.viewed(elements / 2);
+    return node.finish(std::move(view), [elements](BackwardCall& call) {
+      return Tensors{call.graph.make(elements, call.gradients[0].dtype)};
+    });
+  };
+  const Tensor first = half(input);
+  const Tensor second = half(input);
+  const Tensor negated = negate(graph, second);
+  NodeBuilder node(graph, {&negated, &first});
+  return node.finish(graph.make(input.elements, input.dtype), [](BackwardCall& call) {
+    Tensor gradient = std::move(call.gradients[0]);
+    const Tensor of_half = gradient.viewed(gradient.elements / 2);
+    return Tensors{of_half, of_half};
+  });
+}
+
+Tensor copied_back(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  Tensor view = input;
+  return node.finish(std::move(view), [](BackwardCall& call) {
+    const Tensor& gradient = call.gradients[0];
+    return Tensors{call.graph.make(gradient.elements, gradient.dtype)};
+  });
+}
+
+// mm of the flattened input, or addmm with a bias: derivatives of mat2 then self, or of mat1, mat2
+// and self.
+Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const LinearShape& shape,
+              const Tensor& bias) {
+  // The last argument is cast first.
+  const Tensor b = bias.is_defined() ? graph.cast_weight(bias) : Tensor{};
+  const Tensor w = graph.cast_weight(weight);
+  const Tensor x = in_autocast(graph, input);
+  const bool has_bias = bias.is_defined();
+  NodeBuilder node(graph, {&x, &w, &b});
+  if (node.is_needed()) {
+    if (x.requires_grad()) {
+      node.save(w);
+    }
+    if (w.requires_grad()) {
+      node.save(x);
+    }
+  }
+  const std::int64_t rows = x.elements / shape.inputs;
+  const DType dtype = x.dtype;
+  const auto of_weight = [=](BackwardCall& call) {
+    const InRow row(call.graph.tape, kWeightGradientsRow);
+    return call.graph.make_product(shape.outputs * shape.inputs, dtype);
+  };
+  const auto of_input = [=](BackwardCall& call) {
+    Tensor made = call.graph.make_product(rows * shape.inputs, dtype);
+    made.is_view = shape.flattens_input;
+    return made;
+  };
+  if (node.is_needed() && has_bias) {
+    node.sum_columns();
+  }
+  return node.finish(graph.make_product(rows * shape.outputs, dtype), [=](BackwardCall& call) {
+    Tensors saved;
+    for (const std::size_t i : {1, 0}) {
+      if (call.wants(i)) {
+        saved.push_back(call.saved(saved.size()));
+      }
+    }
+    Tensors gradients(3);
+    if (has_bias && call.wants(0)) {
+      gradients[0] = of_input(call);
+    }
+    if (call.wants(1)) {
+      gradients[1] = of_weight(call);
+    }
+    if (!has_bias && call.wants(0)) {
+      gradients[0] = of_input(call);
+    }
+    if (call.wants(2)) {
+      gradients[2] = call.gradients[0];
+    }
+    return gradients;
+  });
+}
+
+Tensor embedding(Graph& graph, const Tensor& indices, const Tensor& table,
+                 const TableShape& shape) {
+  NodeBuilder node(graph, {&table});
+  if (node.is_needed()) {
+    node.save(indices);
+  }
+  const std::int64_t tokens = indices.elements;
+  const DType dtype = table.dtype;
+  return node.finish(graph.make(tokens * shape.width, dtype), [=](BackwardCall& call) {
+    const Tensor saved = call.saved(0);
+    const InRow row(call.graph.tape, kWeightGradientsRow);
+    Tensor of_table = call.graph.make(shape.rows * shape.width, dtype);
+    const InRow workspace_row(call.graph.tape, kTableWorkspaceRow);
+    const Tensor workspace =
+        call.graph.make(table_workspace_bytes(tokens, shape.rows, shape.width), DType::kBool);
+    return Tensors{std::move(of_table)};
+  });
+}
+
+// cuDNN's backward pass has one workspace: dQ in fp32, softmax's sums, gradients of keys and values
+// for every query head, and counters. Seen in the allocator's history of PyTorch 2.11 on H200 (8
+// query heads, 2 key heads of 128, 1,024 tokens).
+Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const AttentionShape& shape) {
+  const Tensor v = in_autocast(graph, value);
+  const Tensor k = in_autocast(graph, key);
+  const Tensor q = in_autocast(graph, query);
+  NodeBuilder node(graph, {&q, &k, &v});
+  const std::int64_t sums = shape.query_heads * shape.tokens;
+  const Tensor mask = graph.make(shape.mask_elements, q.dtype);
+  const Tensor output = graph.make(q.elements, q.dtype);
+  const Tensor log_sum_exp = graph.make(sums, DType::kFp32);
+  if (node.is_needed()) {
+    for (const Tensor* tensor : {&k, &log_sum_exp, &output, &q, &v}) { node.save(*tensor); }
+    if (mask.is_defined()) {
+      node.save(mask);
+    }
+  }
+  const bool expands = shape.query_heads != shape.key_heads;
+  return node.finish(output, [=](BackwardCall& call) {
+    const Tensor saved_key = call.saved(0);
+    const Tensor saved_sums = call.saved(1);
+    const Tensor saved_output = call.saved(2);
+    const Tensor saved_query = call.saved(3);
+    const Tensor saved_value = call.saved(4);
+    Graph& g = call.graph;
+    Tensors gradients = {g.make(saved_query.elements, saved_query.dtype),
+                         g.make(saved_key.elements, saved_key.dtype),
+                         g.make(saved_value.elements, saved_value.dtype)};
+    const std::int64_t expanded = expands ? 2 * saved_query.bytes() : 0;
+    const Tensor workspace =
+        g.make(kFp32 * (saved_query.elements + sums) + expanded + kAttentionCounters, DType::kBool);
+    return gradients;
+  });
+}
+
+Tensor log_softmax(Graph& graph, const Tensor& logits) {
+  NodeBuilder node(graph, {&logits});
+  const Tensor output = graph.make(logits.elements, logits.dtype);
+  if (node.is_needed()) {
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor result = call.saved(0);
+    return Tensors{call.graph.make(result.elements, result.dtype)};
+  });
+}
+
+Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {
+  NodeBuilder node(graph, {&log_softmax});
+  if (node.is_needed()) {
+    node.save(log_softmax);
+    node.save(labels);
+  }
+  const std::int64_t elements = log_softmax.elements;
+  const DType dtype = log_softmax.dtype;
+  return node.finish(graph.make(1, dtype), [=](BackwardCall& call) {
+    const Tensor saved = call.saved(0);
+    const Tensor saved_labels = call.saved(1);
+    return Tensors{call.graph.make(elements, dtype)};
+  });
+}
+
+Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels) {
+  return nll_loss(graph, log_softmax(graph, logits), labels);
+}
+
+}  // namespace shardplan::eager

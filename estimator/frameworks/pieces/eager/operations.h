@@ -1,0 +1,72 @@
+// PyTorch's operators on CUDA: what each makes, saves and leaves, and what its derivative makes.
+// Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp of PyTorch
+// 2.11, and what the CUDA allocator recorded of them (data/measured/README.md, trainer_traces).
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/frameworks/pieces/eager/autograd.h"
+
+namespace shardplan::eager {
+
+DType promoted(DType a, DType b);
+
+// The tensor itself where it has that type already.
+Tensor to(Graph& graph, const Tensor& input, DType dtype);
+
+// --- pointwise; a smaller tensor is broadcast over the larger one ---
+Tensor add(Graph& graph, const Tensor& a, const Tensor& b);
+Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b);
+// Of every row with a row of weights.
+Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows);
+// By, or of, a number of the host.
+Tensor scale(Graph& graph, const Tensor& input);
+Tensor shift(Graph& graph, const Tensor& input);
+Tensor negate(Graph& graph, const Tensor& input);
+Tensor square(Graph& graph, const Tensor& input);
+Tensor reciprocal_root(Graph& graph, const Tensor& input);
+Tensor silu(Graph& graph, const Tensor& input);
+// Of rows of `width` elements.
+Tensor mean(Graph& graph, const Tensor& input, std::int64_t width);
+// Saves a mask of a byte for each element; none where the probability is 0.
+Tensor dropout(Graph& graph, const Tensor& input, double probability);
+// cat((-second half, first half)) of every row (rotate_half).
+Tensor rotate_half(Graph& graph, const Tensor& input);
+// Views whose gradient is copied to lie as the tensor did.
+Tensor copied_back(Graph& graph, const Tensor& input);
+
+// --- products ---
+// input [rows, columns] times weight [outputs, columns], transposed; both in autocast's type.
+struct LinearShape {
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+  bool flattens_input = true;  // of sequences: its gradient is a view of the product's
+};
+Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const LinearShape& shape,
+              const Tensor& bias = {});
+
+// Rows of a table [rows, width]; indices are int64.
+struct TableShape {
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+};
+Tensor embedding(Graph& graph, const Tensor& indices, const Tensor& table, const TableShape& shape);
+
+// --- attention ---
+struct AttentionShape {
+  std::int64_t tokens = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t mask_elements = 0;  // of a mask of bytes, which becomes one that is added
+};
+// scaled_dot_product_attention by a fused kernel.
+Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const AttentionShape& shape);
+
+// --- loss ---
+Tensor log_softmax(Graph& graph, const Tensor& logits);
+Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels);
+// Of both, of logits in fp32.
+Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels);
+
+}  // namespace shardplan::eager

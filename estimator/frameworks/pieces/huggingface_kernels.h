@@ -1,0 +1,14 @@
+// Memory-bound kernels of Hugging Face's decoder layers, eager. e is the size of an element in
+// bytes.
+#pragma once
+
+#include "estimator/time/elementwise.h"
+
+namespace shardplan {
+
+LayerKernels huggingface_kernels(double e);
+
+// Qwen3RMSNorm on heads (modeling_qwen3.py).
+Passes huggingface_head_norm(double e);
+
+}  // namespace shardplan

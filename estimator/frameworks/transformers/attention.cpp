@@ -1,0 +1,107 @@
+#include "estimator/frameworks/transformers/attention.h"
+
+#include <utility>
+
+namespace shardplan::transformers {
+namespace {
+
+using eager::BackwardCall;
+using eager::Graph;
+using eager::NodeBuilder;
+using eager::Tensor;
+using eager::Tensors;
+
+std::int64_t pairs(const AttentionSizes& sizes) {
+  return sizes.tokens * sizes.sequence;
+}
+
+// Keys or values for every query head; gradients of equal heads are summed (repeat_kv).
+Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
+  if (sizes.query_heads == sizes.key_heads) {
+    return input;
+  }
+  NodeBuilder node(graph, {&input});
+  const std::int64_t elements = input.elements / sizes.key_heads * sizes.query_heads;
+  return node.finish(graph.make(elements, input.dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+// A product of two activations; derivatives of the second, then the first.
+Tensor matmul(Graph& graph, const Tensor& left, const Tensor& right, std::int64_t elements) {
+  const Tensor b = graph.autocast ? eager::to(graph, right, *graph.autocast) : right;
+  const Tensor a = graph.autocast ? eager::to(graph, left, *graph.autocast) : left;
+  NodeBuilder node(graph, {&a, &b});
+  if (node.is_needed()) {
+    node.save(b);
+    node.save(a);
+  }
+  const std::int64_t of_a = a.elements;
+  const std::int64_t of_b = b.elements;
+  const DType dtype = a.dtype;
+  return node.finish(graph.make_product(elements, dtype), [=](BackwardCall& call) {
+    const Tensor saved_b = call.saved(0);
+    const Tensor saved_a = call.saved(1);
+    Tensor gradient_b = call.graph.make_product(of_b, dtype);
+    return Tensors{call.graph.make_product(of_a, dtype), std::move(gradient_b)};
+  });
+}
+
+// softmax in fp32 saves its result; its gradient goes by way of the product of both.
+Tensor softmax(Graph& graph, const Tensor& scores) {
+  const Tensor wide = eager::to(graph, scores, DType::kFp32);
+  NodeBuilder node(graph, {&wide});
+  const Tensor output = graph.make(wide.elements, DType::kFp32);
+  if (node.is_needed()) {
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor result = call.saved(0);
+    const Tensor weighted = call.graph.make(result.elements, result.dtype);
+    return Tensors{call.graph.make(result.elements, result.dtype)};
+  });
+}
+
+}  // namespace
+
+Tensor byte_mask(Graph& graph, const AttentionSizes& sizes) {
+  const Tensor of_one = graph.make(sizes.sequence * sizes.sequence, DType::kBool);
+  return graph.make(pairs(sizes), DType::kBool);
+}
+
+Tensor additive_mask(Graph& graph, const AttentionSizes& sizes, DType dtype) {
+  const Tensor bytes = byte_mask(graph, sizes);
+  return graph.make(pairs(sizes), dtype);
+}
+
+Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                          const Tensor& mask, const AttentionSizes& sizes) {
+  eager::AttentionShape shape = {
+      .tokens = sizes.tokens, .query_heads = sizes.query_heads, .key_heads = sizes.key_heads};
+  if (!mask.is_defined()) {
+    return eager::fused_attention(graph, query, key, value, shape);
+  }
+  shape.key_heads = sizes.query_heads;
+  shape.mask_elements = mask.elements;
+  const Tensor keys = repeat_heads(graph, key, sizes);
+  const Tensor values = repeat_heads(graph, value, sizes);
+  return eager::fused_attention(graph, query, keys, values, shape);
+}
+
+Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const Tensor& mask, const AttentionSizes& sizes) {
+  const Tensor keys = repeat_heads(graph, key, sizes);
+  const Tensor values = repeat_heads(graph, value, sizes);
+  const std::int64_t scores = pairs(sizes) * sizes.query_heads;
+  Tensor weights = matmul(graph, query, keys, scores);
+  weights = eager::scale(graph, weights);
+  weights = eager::add(graph, weights, mask);
+  const DType dtype = query.dtype;
+  weights = softmax(graph, weights);
+  weights = eager::to(graph, weights, dtype);
+  const Tensor output = matmul(graph, weights, values, query.elements);
+  NodeBuilder node(graph, {&output});  // transposed and laid out anew
+  return node.finish(graph.make(output.elements, output.dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+}  // namespace shardplan::transformers

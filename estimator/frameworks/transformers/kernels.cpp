@@ -1,0 +1,121 @@
+// Every number counts how often one element is read or written; e is its size.
+#include "estimator/frameworks/transformers/kernels.h"
+
+#include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/pieces/huggingface_kernels.h"
+#include "estimator/frameworks/transformers/adapter_kernels.h"
+#include "estimator/frameworks/transformers/host.h"
+#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/plan/number.h"
+
+namespace shardplan::transformers {
+namespace {
+
+constexpr double kHalf = 2;    // bytes of bf16
+constexpr double kSingle = 4;  // of fp32
+constexpr double kCast = kHalf + kSingle;
+
+// A norm of the fp32 residual stream under autocast: no casts around it, but one of the input of
+// each product that follows, 3 and 2 in a layer; the addition reads bf16 beside fp32. Backward the
+// casts of those inputs' gradients and their sums, 3, and that of the residual's gradient to bf16.
+Passes wide_norm() {
+  constexpr double kInputs = (3 + 2) / 2.;
+  return {
+      .forward = {.streamed = 8 + 4, .converted = 8 + 8 + 2 * kSingle + kHalf + kInputs * kCast},
+      .backward = {.streamed = 52 + 4 * kSingle + 3 * kSingle + 3 * kSingle * 3 / 2,
+                   .converted = 8 + 8 + kInputs * kCast + kCast}};
+}
+
+// Cosines and sines in fp32 turn bf16 queries and keys into fp32, and autocast casts these for
+// attention. With norms of heads, whose fp32 weights write fp32, all is as in fp32.
+Passes wide_rotary(bool has_head_norms) {
+  if (has_head_norms) {
+    const Passes rotary = huggingface_kernels(kSingle).rotary;
+    const Passes norm = huggingface_head_norm(kHalf);
+    constexpr Passes kCasts = {.forward = {.converted = kCast + kHalf},
+                               .backward = {.converted = kCast + kHalf}};
+    return rotary + norm + kCasts;
+  }
+  return {
+      .forward = {.streamed = 3 * kSingle, .converted = kCast, .rearranged = 2 * kCast + 3 * kHalf},
+      .backward = {.streamed = 6 * kHalf,
+                   .converted = 3 * kCast,
+                   .rearranged = 2 * 2 * kSingle + 5 * kHalf}};
+}
+
+// Frozen norms have no weight gradients: the product with the normed value 3, and its sum 1.
+Passes of_frozen_norm(Passes norm, double e) {
+  norm.backward.streamed -= 4 * e;
+  return norm;
+}
+
+LayerKernels layer_kernels(const Job& job, const Plan& plan) {
+  const double e = activation_element_bytes(plan);
+  const bool is_wide = has_wide_stream(job, plan);
+  LayerKernels kernels = huggingface_kernels(e);
+  if (is_wide) {
+    kernels.norm = wide_norm();
+    kernels.rotary = wide_rotary(job.model.qk_norm);
+  } else if (job.model.qk_norm) {
+    kernels.rotary = kernels.rotary + huggingface_head_norm(e);
+  }
+  if (job.adapters.rank > 0) {
+    kernels.norm = of_frozen_norm(kernels.norm, is_wide ? kSingle : e);
+  }
+  return kernels;
+}
+
+// Autograd adds the gradients of later microbatches to the first one's
+// (torch/csrc/autograd/functions/accumulate_grad.h); under FSDP2 they stay whole until the last
+// microbatch (Trainer runs the others under accelerator.no_sync).
+KernelBytes accumulation(const Job& job, const Plan& plan) {
+  const double microbatches = number(num_microbatches(job, plan));
+  return {.streamed = (microbatches - 1) / microbatches * 3 * autograd_element_bytes(job, plan)};
+}
+
+// Autocast's cast of a weight has a backward of its own.
+KernelBytes weight_gradient(const Job& job, const Plan& plan) {
+  const KernelBytes cast = {.converted = casts_weights(job, plan) ? kCast : 0};
+  return cast + accumulation(job, plan);
+}
+
+// The table's gradient is whole: zeros, and what tokens touch (embedding_dense_backward). A tied
+// head's is added to it.
+TableGradientKernels table_gradient(const Job& job, const Plan& plan) {
+  if (job.adapters.rank > 0) {
+    return {};
+  }
+  const double grad = autograd_element_bytes(job, plan);
+  const double tied = job.model.tied_embeddings ? 3 * grad : 0;
+  return {.token = {.fused = activation_element_bytes(plan) + 2 * grad},
+          .table = KernelBytes{.fused = grad, .streamed = tied} + accumulation(job, plan)};
+}
+
+// PyTorch's cross_entropy of logits in fp32 (loss/loss_utils.py ForCausalLMLoss); logits of fp32
+// products are not cast. Behind the loss accelerate casts the logits that it returns
+// (utils/operations.py ConvertOutputsToFp32), where it has put autocast around the model.
+LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) {
+  constexpr Passes kFp32Loss{.forward = {.streamed = 12}, .backward = {.fused = 4, .streamed = 12}};
+  Passes logit = plan.precision == Precision::kFp32 ? kFp32Loss : kEagerLoss;
+  if (uses_autocast(job, plan)) {
+    logit.forward = logit.forward + KernelBytes{.converted = kCast};
+  }
+  const bool casts = casts_weights(job, plan);
+  return {.logit = logit,
+          .tokens = tokens,
+          .has_weight_kernels = casts,
+          .weight = {.converted = casts ? kCast : 0}};
+}
+
+}  // namespace
+
+constinit const BlockKernels kKernels = {
+    .host = kHost,
+    .layer = layer_kernels,
+    .weight_gradient = weight_gradient,
+    .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
+    .add_beside_products = add_beside_products,
+    .table_gradient = table_gradient,
+    .loss = loss_kernels};
+
+}  // namespace shardplan::transformers

@@ -1,0 +1,26 @@
+#include "estimator/frameworks/transformers/notes.h"
+
+namespace shardplan::transformers {
+
+void add_assumptions(const Job& job, const Plan& /*plan*/, const PlanPieces&,
+                     std::vector<Assumption>& assumptions) {
+  const auto add = [&](const char* text) { assumptions.push_back({.text = text}); };
+  add("sequences of a batch are equally long: padding makes transformers build a mask and repeat "
+      "keys and values for every head");
+  add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
+      "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (job.quantized.kind == Quantization::kInt8) {
+    add("LLM.int8's forward products take as long as those of bf16");
+  }
+  if (job.adapters.rank > 0 || job.profile.weights_dtype == DType::kFp32) {
+    add("the host's time is that of layers without adapters and autocast: it decides only where "
+        "kernels are short");
+  }
+}
+
+std::vector<std::string> not_counted(const FrameworkProfile&) {
+  return {"evaluation", "checkpoint save and load", "loading on the host",
+          "other processes on the GPU"};
+}
+
+}  // namespace shardplan::transformers

@@ -1,0 +1,192 @@
+#include "estimator/frameworks/transformers/optimizer.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/eager/reduction.h"
+#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/plan/units.h"
+
+namespace shardplan::transformers {
+namespace {
+
+using eager::Label;
+using eager::Parameter;
+using eager::Tensor;
+
+// Elements of a state in few bits that share a scale in fp32 (bitsandbytes optim/optimizer.py,
+// torchao optim/adam.py), and the fewest that a parameter must have.
+constexpr std::int64_t kBlock = 256;
+constexpr std::int64_t kLeastOf8bit = 4096;
+// bitsandbytes: elements from which on a paged state lies in managed memory (get_state_buffer).
+constexpr std::int64_t kLeastPaged = 100'000;
+constexpr std::int64_t kMap = 256;  // values of 8 bits
+
+bool is_vector(const Parameter& parameter) {
+  return parameter.rows == parameter.data.elements;
+}
+
+}  // namespace
+
+Tensor Optimizer::make(const Label& label, std::int64_t elements, DType dtype) {
+  const eager::InRow row(graph_.tape, label);
+  return graph_.make(elements, dtype);
+}
+
+void Optimizer::keep(const Label& label, std::int64_t elements, DType dtype) {
+  states_.push_back(make(label, elements, dtype));
+}
+
+// The embedding's states stay in 32 bits (trainer.py, create_optimizer: register_module_override).
+void Optimizer::make_bitsandbytes_state(const Parameter& parameter, bool is_8bit, bool is_paged) {
+  const std::int64_t elements = holder_.held_elements(parameter);
+  const bool is_wide = !is_8bit || parameter.is_embedding || elements < kLeastOf8bit;
+  const auto keep_state = [&](const Label& label) {
+    if (!is_paged || elements < kLeastPaged) {
+      keep(label, elements, is_wide ? DType::kFp32 : DType::kFp8);
+    }
+  };
+  if (!is_wide && !std::exchange(has_maps_, true)) {
+    keep(kScalesRow, kMap, DType::kFp32);
+    keep(kScalesRow, kMap, DType::kFp32);
+  }
+  keep_state(kExpAvgRow);
+  keep_state(kExpAvgSqRow);
+  if (!is_wide) {
+    keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
+    keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
+  }
+}
+
+// _new_buffer, OptimState8bit.zeros, OptimState4bit.zeros.
+void Optimizer::make_torchao_state(const Parameter& parameter) {
+  const std::int64_t elements = holder_.held_elements(parameter);
+  const bool is_8bit = job_.optimizer == OptimizerKind::kTorchaoAdamW8bit;
+  for (const Label* label : {&kExpAvgRow, &kExpAvgSqRow}) {
+    if (elements < kLeastOf8bit || elements % kBlock != 0) {
+      keep(*label, elements, parameter.dtype);
+      continue;
+    }
+    keep(*label, is_8bit ? elements : elements / 2, DType::kFp8);
+    keep(kScalesRow, elements / kBlock, DType::kFp32);
+    keep(kScalesRow, is_8bit ? kMap : 16, DType::kFp32);
+  }
+}
+
+// A row and a column of the squares' means in fp32 (optimization.py, Adafactor).
+void Optimizer::make_adafactor_state(const Parameter& parameter) {
+  if (is_vector(parameter)) {
+    keep(kExpAvgSqRow, parameter.data.elements, DType::kFp32);
+    return;
+  }
+  keep(kExpAvgSqRow, parameter.rows, DType::kFp32);
+  keep(kExpAvgSqRow, parameter.data.elements / parameter.rows, DType::kFp32);
+}
+
+void Optimizer::make_state(const Parameter& parameter) {
+  const std::int64_t elements = holder_.held_elements(parameter);
+  using enum OptimizerKind;
+  switch (job_.optimizer) {
+    case kAdamW:
+      if (job_.profile.fused_optimizer) {
+        keep(kStepRow, 1, DType::kFp32);
+      }
+      keep(kExpAvgRow, elements, parameter.dtype);
+      keep(kExpAvgSqRow, elements, parameter.dtype);
+      break;
+    case kAdamW8bit: make_bitsandbytes_state(parameter, true, false); break;
+    case kPagedAdamW: make_bitsandbytes_state(parameter, false, true); break;
+    case kPagedAdamW8bit: make_bitsandbytes_state(parameter, true, true); break;
+    case kTorchaoAdamW8bit:
+    case kTorchaoAdamW4bit: make_torchao_state(parameter); break;
+    case kAdafactor: make_adafactor_state(parameter); break;
+    case kSgdMomentum: keep(kExpAvgRow, elements, parameter.dtype); break;
+    case kSgd:
+    case kMuon:
+    case kDistMuon: break;
+  }
+}
+
+// _multi_tensor_adam: square roots of all second moments of a group; vectors, which do not decay,
+// are a group of their own (trainer.py, get_decay_parameter_names).
+void Optimizer::step_foreach(const std::vector<Parameter*>& trained) {
+  for (const bool decays : {true, false}) {
+    eager::Tensors roots;
+    for (const Parameter* parameter : trained) {
+      if (is_vector(*parameter) != decays) {
+        roots.push_back(make(kUpdateRow, holder_.held_elements(*parameter), parameter->dtype));
+      }
+    }
+  }
+}
+
+// Adafactor.step: the gradient and the parameter in fp32 where they are not, the update's squares,
+// then itself, which stays until the next parameter's is there, and its negative.
+void Optimizer::step_adafactor(const std::vector<Parameter*>& trained) {
+  Tensor gradient, parameter_copy, update;
+  for (const Parameter* parameter : trained) {
+    const std::int64_t elements = parameter->data.elements;
+    const auto make_wide = [&] { return make(kUpdateRow, elements, DType::kFp32); };
+    if (parameter->dtype != DType::kFp32) {
+      gradient = make_wide();
+      parameter_copy = make_wide();
+    }
+    {
+      const Tensor squares = make_wide();
+      update = make_wide();
+    }
+    if (!is_vector(*parameter)) {
+      const std::int64_t columns = elements / parameter->rows;
+      const Tensor mean = make(kUpdateRow, columns, DType::kFp32);
+      const Tensor partial = make(
+          kUpdateRow, eager::column_sum_bytes(parameter->rows, columns, job_.cluster.gpu.num_sms),
+          DType::kBool);
+    }
+    update = make_wide();
+    const Tensor negative = make_wide();
+    parameter_copy = {};
+  }
+}
+
+// Compiled: both moments in fp32 and what they are rounded with, of 4 bits places in int64 as well.
+void Optimizer::step_torchao(const std::vector<Parameter*>& trained) {
+  for (const Parameter* parameter : trained) {
+    const std::int64_t elements = holder_.held_elements(*parameter);
+    if (elements < kLeastOf8bit || elements % kBlock != 0) {
+      continue;
+    }
+    eager::Tensors made;
+    for (int i = 0; i < 2; ++i) {
+      made.push_back(make(kUpdateRow, elements / kBlock, DType::kFp32));
+      made.push_back(make(kUpdateRow, elements, DType::kFp32));
+      if (job_.optimizer == OptimizerKind::kTorchaoAdamW4bit) {
+        made.push_back(make(kUpdateRow, elements, DType::kInt64));
+      }
+    }
+  }
+}
+
+void Optimizer::step(const std::vector<Parameter*>& trained) {
+  if (!std::exchange(has_state_, true)) {
+    for (const Parameter* parameter : trained) { make_state(*parameter); }
+  }
+  using enum OptimizerKind;
+  switch (job_.optimizer) {
+    case kAdamW:
+      if (!job_.profile.fused_optimizer && job_.profile.foreach_optimizer) {
+        step_foreach(trained);
+      }
+      break;
+    case kAdafactor: step_adafactor(trained); break;
+    case kTorchaoAdamW8bit:
+    case kTorchaoAdamW4bit: step_torchao(trained); break;
+    case kSgdMomentum:
+    case kMuon:
+    case kDistMuon:
+    case kSgd:
+    case kAdamW8bit:
+    case kPagedAdamW:
+    case kPagedAdamW8bit: break;
+  }
+}
+
+}  // namespace shardplan::transformers

@@ -1,0 +1,39 @@
+// Optimizers of transformers' Trainer: what they keep of each parameter, and what a step makes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/plan/job.h"
+
+namespace shardplan::transformers {
+
+class Optimizer {
+ public:
+  Optimizer(eager::Graph& graph, const Holder& holder, const Job& job)
+      : graph_(graph), holder_(holder), job_(job) {}
+
+  // The first step makes the states, one parameter after the other.
+  void step(const std::vector<eager::Parameter*>& trained);
+
+ private:
+  eager::Tensor make(const eager::Label& label, std::int64_t elements, DType dtype);
+  void keep(const eager::Label& label, std::int64_t elements, DType dtype);
+  void make_state(const eager::Parameter& parameter);
+  void make_bitsandbytes_state(const eager::Parameter& parameter, bool is_8bit, bool is_paged);
+  void make_torchao_state(const eager::Parameter& parameter);
+  void make_adafactor_state(const eager::Parameter& parameter);
+  void step_foreach(const std::vector<eager::Parameter*>& trained);
+  void step_adafactor(const std::vector<eager::Parameter*>& trained);
+  void step_torchao(const std::vector<eager::Parameter*>& trained);
+
+  eager::Graph& graph_;
+  const Holder& holder_;
+  const Job& job_;
+  bool has_state_ = false;
+  bool has_maps_ = false;
+  eager::Tensors states_;
+};
+
+}  // namespace shardplan::transformers

@@ -1,0 +1,101 @@
+#include "estimator/frameworks/transformers/trainer.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "estimator/frameworks/transformers/fsdp.h"
+#include "estimator/frameworks/transformers/optimizer.h"
+#include "estimator/frameworks/transformers/tuned.h"
+
+namespace shardplan::transformers {
+namespace {
+
+using eager::Graph;
+using eager::Parameter;
+using eager::Tensor;
+
+// The second microbatch of a step meets the gradients of the first, later ones repeat it.
+constexpr std::int64_t kMicrobatches = 2;
+
+std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan) {
+  if (plan.zero > 0) {
+    return std::make_unique<FullyShard>(graph, job, plan);
+  }
+  if (data_parallel_size(job, plan) > 1) {
+    // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
+    const bool finds_unused = plan.recompute.granularity == RecomputeGranularity::kNone;
+    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
+  }
+  return std::make_unique<Holder>(graph);
+}
+
+class Trainer {
+ public:
+  Trainer(const Job& job, const Plan& plan)
+      : job_(job),
+        plan_(plan),
+        graph_(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms),
+        holder_(holder_of(graph_, job, plan)),
+        model_(graph_, *holder_, job, plan),
+        optimizer_(graph_, *holder_, job) {}
+
+  PlayedRun run(int steps) {
+    PlayedRun run;
+    graph_.tape.begin(MomentKind::kStartUp);
+    model_.build();
+    trained_ = model_.trained();
+    holder_->wrap(trained_);
+    const std::int64_t microbatches = std::min(num_microbatches(job_, plan_), kMicrobatches);
+    for (int step = 0; step < steps; ++step) {
+      for (std::int64_t i = 0; i < microbatches; ++i) { microbatch(i + 1 == microbatches); }
+      update();
+      run.num_first_step = step == 0 ? graph_.tape.num_events() : run.num_first_step;
+    }
+    run.events = graph_.tape.take_events();
+    run.labels = graph_.tape.take_labels();
+    run.moments = graph_.tape.take_moments();
+    run.dtypes = graph_.tape.take_dtypes();
+    return run;
+  }
+
+ private:
+  void microbatch(bool is_last) {
+    holder_->begin_microbatch(is_last);
+    graph_.tape.enter_thread(false);
+    if (uses_autocast(job_, plan_)) {
+      graph_.autocast = DType::kBf16;
+    }
+    const Tensor loss = model_.forward();
+    graph_.end_autocast();
+    graph_.autocast.reset();
+    graph_.tape.begin(MomentKind::kLossBackward);
+    graph_.tape.enter_thread(true);
+    graph_.backward(loss, {});
+    graph_.tape.begin(MomentKind::kReduction);
+    holder_->end_backward();
+    graph_.drop_graph();
+  }
+
+  void update() {
+    graph_.tape.begin(MomentKind::kOptimizer);
+    optimizer_.step(trained_);
+    for (Parameter* parameter : trained_) { parameter->gradient = {}; }
+  }
+
+  const Job& job_;
+  const Plan& plan_;
+  Graph graph_;
+  std::unique_ptr<Holder> holder_;
+  CausalLm model_;
+  std::vector<Parameter*> trained_;
+  Optimizer optimizer_;
+};
+
+}  // namespace
+
+PlayedRun trainer_run(const Job& job, const Plan& plan, int steps) {
+  return Trainer(job, plan).run(steps);
+}
+
+}  // namespace shardplan::transformers

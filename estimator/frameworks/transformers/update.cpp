@@ -1,0 +1,117 @@
+#include "estimator/frameworks/transformers/update.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/pieces/fsdp2_copies.h"
+#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/plan/number.h"
+#include "estimator/time/sharding_time.h"
+
+namespace shardplan::transformers {
+namespace {
+
+// bf16 gradients into the bf16 input of the reduce-scatter, and its output into fp32 shards
+// (_fsdp_collectives.py foreach_reduce).
+constexpr KernelBytes kChunked = {.streamed = 4};
+constexpr KernelBytes kReduced = {.converted = 6};
+
+// DistributedDataParallel's gradients go into their buckets, divided by the ranks, and come back
+// (torch/csrc/distributed/c10d/reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense).
+constexpr double kBucketPasses = 2 + 2;
+
+double trained_elements(const Job& job, const GroupParameters& part) {
+  return number(part.elements) * trained_share(job);
+}
+
+// DDP in the type of the gradients, FSDP2 in bf16 (accelerate utils/dataclasses.py,
+// set_mixed_precision: param_dtype, reduce_dtype).
+double reduced_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
+  return trained_elements(job, part) * autograd_element_bytes(job, plan);
+}
+
+// Each layer is a group, the embedding one, and final norm and head one.
+double num_collectives(const Job& job, const Plan& plan) {
+  return plan.zero > 0 ? number(job.model.num_layers()) + 2 : 1;
+}
+
+void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const GroupParameters& part,
+                const GroupShape& shard) {
+  const GpuSpec& gpu = job.cluster.gpu;
+  const double trained = trained_elements(job, part);
+  const auto ranks = static_cast<double>(shard.size);
+  if (plan.zero == 0) {
+    const bool copies = ranks > 1 && !job.profile.gradient_as_bucket_view;
+    const double bytes = copies ? kBucketPasses * autograd_element_bytes(job, plan) : 0;
+    total.reduce_copies_s += elementwise_s(gpu, {.streamed = trained * bytes});
+    return;
+  }
+  const double whole = number(part.elements);
+  total.gather_copies_s +=
+      elementwise_s(gpu, whole * kFsdp2Gathered + 1 / ranks * trained * kFsdp2CastShard +
+                             1 / ranks * whole * kFsdp2ShardToGather);
+  total.reduce_copies_s += elementwise_s(gpu, trained * kChunked + 1 / ranks * trained * kReduced);
+}
+
+// The embedding's gradient is the last that a backward pass makes, and with tied tables the head's
+// as well: nothing runs beside its reduction.
+double last_share(const Job& job) {
+  const double table = number(job.model.vocab * job.model.hidden);
+  return job.adapters.rank > 0 ? 0 : table / number(model_elements(job.model));
+}
+
+// Groups that a backward pass gathers again: all but the last, which stays gathered; none where
+// layers stay (zero 2).
+double gathered_again(const Job& job, const Plan& plan) {
+  const double last = number((job.model.vocab + 1) * job.model.hidden);
+  return plan.zero == 3 ? 1 - last / number(model_elements(job.model)) : 0;
+}
+
+// Of all but the last microbatch under no_sync nothing is reduced.
+double ddp_exposed_s(const Job& job, const RankUpdate& update, const MicrobatchWork& work) {
+  const double last = last_share(job);
+  return beside_compute_s((1 - last) * update.all_reduce, work.backward_s) +
+         last * update.all_reduce.alone_s + update.reduce_copies_s;
+}
+
+// A microbatch that reduces so many times, 0 or 1. Copies are work of the GPU, which fills the time
+// that it waits for the host.
+double fsdp_exposed_s(const RankUpdate& update, const MicrobatchWork& work, double again,
+                      double reductions) {
+  const double forward_copies_s = update.gather_copies_s;
+  const double backward_copies_s =
+      again * update.gather_copies_s + reductions * update.reduce_copies_s;
+  const double copies_s = forward_copies_s + backward_copies_s;
+  const double longer_s = std::max(0.0, copies_s - work.host_s);
+  const double share = copies_s > 0 ? longer_s / copies_s : 0;
+  return longer_s + beside_compute_s(update.gather, work.forward_s + share * forward_copies_s) +
+         beside_compute_s(again * update.gather + reductions * update.reduce,
+                          work.backward_s + share * backward_copies_s);
+}
+
+double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
+                 const MicrobatchWork& work) {
+  if (plan.zero == 0) {
+    return ddp_exposed_s(job, update, work);
+  }
+  const double again = gathered_again(job, plan);
+  return (microbatches - 1) * fsdp_exposed_s(update, work, again, 0) +
+         fsdp_exposed_s(update, work, again, 1);
+}
+
+// The gradient for its norm, read and written as it is scaled (clip_grad_norm_), and read; moments
+// and parameter read and written. In bytes an element that the rank has, trained or not.
+KernelBytes step_kernels(const Job& job, const Plan& plan) {
+  constexpr double kPasses = 1 + 2 + 1 + 2 * 3;
+  return {.streamed = trained_share(job) * kPasses * optimizer_element_bytes(job, plan)};
+}
+
+}  // namespace
+
+constinit const UpdateTimes kUpdate = {.has_wide_collectives = true,
+                                       .num_collectives = num_collectives,
+                                       .reduced_bytes = reduced_bytes,
+                                       .add_copies = add_copies,
+                                       .exposed_s = exposed_s,
+                                       .step_kernels = step_kernels};
+
+}  // namespace shardplan::transformers

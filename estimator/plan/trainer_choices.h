@@ -1,0 +1,59 @@
+// How transformers' Trainer, accelerate and what is built on them hold parameters and make the
+// loss.
+#pragma once
+
+#include <array>
+
+#include "estimator/plan/plan.h"
+
+namespace shardplan {
+
+// Which parameters accelerate casts to fp32 before or behind FSDP2's sharding.
+enum class FsdpUpcast {
+  kAll,      // up to 1.12
+  kTrained,  // from 1.13 on
+  kNone,     // models with 4-bit weights from 1.14 on
+};
+
+// How accelerate groups what is no layer under FSDP2.
+enum class FsdpEnds {
+  kRoot,          // up to 1.13: embedding, final norm and head are the root's
+  kTail,          // 1.14: norm and head, with tied tables norm and embedding
+  kTailWithHead,  // 1.15: with tied tables norm, embedding and head
+};
+
+// How transformers and what is built on it get from the last hidden states to the loss.
+enum class HeadLoss {
+  kStock,            // all logits, then ForCausalLMLoss
+  kChunked,          // TRL's chunked_nll: 256 tokens at a time under a checkpoint each
+  kFusedLinear,      // Liger's fused linear cross entropy
+  kCutCrossEntropy,  // no logits (arXiv 2411.09009)
+};
+
+inline constexpr std::array<NamedValue<FsdpUpcast>, 3> kFsdpUpcasts = {{
+    {.value = FsdpUpcast::kAll, .name = "all"},
+    {.value = FsdpUpcast::kTrained, .name = "trained"},
+    {.value = FsdpUpcast::kNone, .name = "none"},
+}};
+inline constexpr std::array<NamedValue<FsdpEnds>, 3> kFsdpEnds = {{
+    {.value = FsdpEnds::kRoot, .name = "root"},
+    {.value = FsdpEnds::kTail, .name = "tail"},
+    {.value = FsdpEnds::kTailWithHead, .name = "tail_with_head"},
+}};
+inline constexpr std::array<NamedValue<HeadLoss>, 4> kHeadLosses = {{
+    {.value = HeadLoss::kStock, .name = "stock"},
+    {.value = HeadLoss::kChunked, .name = "chunked"},
+    {.value = HeadLoss::kFusedLinear, .name = "fused_linear"},
+    {.value = HeadLoss::kCutCrossEntropy, .name = "cut_cross_entropy"},
+}};
+constexpr const auto& names_of(FsdpUpcast) {
+  return kFsdpUpcasts;
+}
+constexpr const auto& names_of(FsdpEnds) {
+  return kFsdpEnds;
+}
+constexpr const auto& names_of(HeadLoss) {
+  return kHeadLosses;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,53 @@
+// What of a model is trained, and in what its frozen weights are kept: adapters and quantization.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "estimator/plan/dtype.h"
+
+namespace shardplan {
+
+// The linear layers of a transformer layer that adapters can stand on, by the names of their
+// modules in Hugging Face's models.
+enum class LinearLayer { kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
+inline constexpr std::array<std::string_view, 7> kLinearLayerNames = {
+    "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+
+// Low-rank adapters (arXiv 2106.09685): B[outputs, rank] * A[rank, inputs] beside a frozen weight.
+struct Adapters {
+  std::int64_t rank = 0;                                 // 0: none; all parameters are trained
+  std::array<bool, kLinearLayerNames.size()> targets{};  // by LinearLayer
+  double dropout = 0;                                    // of the adapters' inputs
+  bool decomposes_weights = false;    // DoRA (arXiv 2402.09353): a trained magnitude per output
+  bool trains_table = false;          // modules_to_save: a trained copy of the embedding
+  bool trains_head = false;           // and of the output layer
+  DType dtype = DType::kFp32;         // of A and B
+  DType copies_dtype = DType::kBf16;  // of trained copies of modules
+
+  bool is_on(LinearLayer layer) const { return targets[static_cast<std::size_t>(layer)]; }
+  friend bool operator==(const Adapters&, const Adapters&) = default;
+};
+
+// LoraConfig as it comes, with the targets of Llama and its kin (peft 0.21 tuners/lora/config.py,
+// utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING).
+inline constexpr Adapters kDefaultAdapters = {.rank = 8, .targets = {true, false, true}};
+
+// How linear weights of layers are stored (bitsandbytes).
+enum class Quantization { kNone, kNf4, kFp4, kInt8 };
+
+inline constexpr std::array<std::string_view, 4> kQuantizationNames = {"none", "nf4", "fp4",
+                                                                       "int8"};
+
+constexpr std::string_view name_of(Quantization kind) {
+  return kQuantizationNames[static_cast<std::size_t>(kind)];
+}
+
+struct QuantizedWeights {
+  Quantization kind = Quantization::kNone;
+  bool is_double = false;  // 4 bit: the scales of blocks are quantized as well
+  friend bool operator==(const QuantizedWeights&, const QuantizedWeights&) = default;
+};
+
+}  // namespace shardplan

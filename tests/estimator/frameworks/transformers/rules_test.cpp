@@ -1,0 +1,120 @@
+// Plans that transformers' Trainer refuses, or that are not modelled.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "estimator/frameworks/framework.h"
+#include "estimator/frameworks/pieces/memory_model.h"
+#include "tests/estimator/broken_plans.h"
+#include "tests/estimator/frameworks/transformers/small_job.h"
+
+using namespace shardplan;
+
+namespace {
+
+Job trainer_job() {
+  Job job = small_trainer_job(8);
+  job.global_batch = 64;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("transformers refuses by name what is not modelled") {
+  check_refused(
+      trainer_job(),
+      {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 1; }, {"zero 1", "0, 2, 3"}},
+       {"unsupported: precision",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp16; },
+        {"fp16", "bf16, fp32"}},
+       {"unsupported: tp", [](Job&, Plan& plan) { plan.tp = 2; }, {"tp 2"}},
+       {"unsupported: optimizer",
+        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kAdamW8bit; },
+        {"adamw_8bit", "adamw"}},
+       {"unsupported: model.sliding_window",
+        [](Job& job, Plan&) { job.model.layers.front().attention_window = 256; },
+        {"256", "512"}},
+       {"unsupported: model.head_dim",
+        [](Job& job, Plan&) { job.model.head_dim = 320; },
+        {"320", "256"}},
+       {"unsupported: adapters.dora",
+        [](Job& job, Plan&) {
+          job.adapters = kDefaultAdapters;
+          job.adapters.decomposes_weights = true;
+        },
+        {"dora true"}},
+       {"unsupported: adapters.trains_table",
+        [](Job& job, Plan&) {
+          job.adapters = kDefaultAdapters;
+          job.adapters.trains_head = true;
+        },
+        {"trains_head true"}},
+       {"unsupported: fsdp_version",
+        [](Job& job, Plan& plan) {
+          job.profile.fsdp_version = 1;
+          plan.zero = 3;
+        },
+        {"fsdp_version 1", "2"}},
+       {"unsupported: head_loss",
+        [](Job& job, Plan&) { job.profile.head_loss = HeadLoss::kChunked; },
+        {"chunked", "stock"}},
+       {"unsupported: quantization",
+        [](Job& job, Plan& plan) {
+          job.adapters = kDefaultAdapters;
+          job.quantized.kind = Quantization::kNf4;
+          plan.zero = 3;
+        },
+        {"nf4 with zero 3", "zero 0"}}},
+      trainer_plan(0));
+}
+
+TEST_CASE("transformers refuses what its libraries refuse") {
+  check_refused(
+      trainer_job(),
+      {{"adapters_have_a_rank", [](Job& job, Plan&) { job.adapters.rank = -1; }, {"-1", "1"}},
+       {"adapters_have_targets",
+        [](Job& job, Plan&) { job.adapters.rank = 8; },
+        {"no linear layer", "q_proj", "down_proj"}},
+       {"quantized_weights_need_adapters",
+        [](Job& job, Plan&) { job.quantized.kind = Quantization::kInt8; },
+        {"int8", "adapters"}},
+       {"precision_matches_weights",
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
+        {"weights_dtype bf16", "precision bf16"}},
+       {"precision_matches_weights",
+        [](Job& job, Plan& plan) {
+          job.profile.weights_dtype = DType::kFp32;
+          plan.precision = Precision::kFp32;
+          plan.zero = 3;
+        },
+        {"zero 3", "zero 0"}},
+       {"zero_needs_ranks",
+        [](Job& job, Plan& plan) {
+          job.cluster.gpus_per_node = 1;
+          plan.zero = 3;
+        },
+        {"zero 3", "one GPU", "zero 0"}}},
+      trainer_plan(0));
+}
+
+TEST_CASE("other frameworks train whole models of plain weights, by one rule each") {
+  for (const auto& row : kMemoryModels) {
+    if (row.value == MemoryModel::kTransformers) {
+      continue;
+    }
+    CAPTURE(row.name);
+    Job job = dense_job(row.value);
+    const auto is_refused = [&](std::string_view rule) {
+      const auto rules = framework_of(job.profile).rules();
+      const auto found = std::ranges::find(rules, rule, &ValidityRule::name);
+      return found != rules.end() && found->broken(job, {});
+    };
+    CHECK_FALSE(is_refused("unsupported: trained"));
+    CHECK_FALSE(is_refused("unsupported: quantization"));
+    job.adapters = kDefaultAdapters;
+    job.quantized.kind = Quantization::kNf4;
+    CHECK(is_refused("unsupported: trained"));
+    CHECK(is_refused("unsupported: quantization"));
+  }
+}

@@ -1,0 +1,25 @@
+// A small model whose tensors are counted by hand, under transformers' Trainer.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/plan/job.h"
+
+namespace shardplan {
+
+// Two layers of hidden 512, FFN 1024, 8 heads and 4 key-value heads of 64, a vocabulary of 1024,
+// tables apart; one sequence of 512 tokens a rank.
+Job small_trainer_job(std::int64_t gpus);
+
+// The parameters of a layer: q and o 512 * 512, k and v 512 * 256, gate, up and down 512 * 1024,
+// two norms.
+inline constexpr std::int64_t kSmallLayer =
+    2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1024 + 2 * 512;
+inline constexpr std::int64_t kSmallTable = 1024 * 512;
+inline constexpr std::int64_t kSmallModel = 2 * kSmallLayer + 2 * kSmallTable + 512;
+
+Adapters adapters_on_all(std::int64_t rank);
+
+Plan trainer_plan(std::int64_t zero);
+
+}  // namespace shardplan
