@@ -7,6 +7,7 @@
 #include "data/arguments/megatron.h"
 #include "data/arguments/nanotron.h"
 #include "data/arguments/torchtitan.h"
+#include "data/arguments/transformers.h"
 #include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 
@@ -104,6 +105,7 @@ std::string framework_of(RunFormat format) {
     case RunFormat::kTorchtitan: return "torchtitan";
     case RunFormat::kNanotron: return "nanotron";
     case RunFormat::kDeepspeed: return "deepspeed";
+    case RunFormat::kTransformers: return "transformers";
   }
   throw std::logic_error("framework_of: unknown format");
 }
@@ -173,6 +175,7 @@ RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
     case RunFormat::kTorchtitan: return read_torchtitan_run(settings, cluster, library);
     case RunFormat::kNanotron: return read_nanotron_run(settings, cluster, library);
     case RunFormat::kDeepspeed: return read_deepspeed_run(settings, cluster, library);
+    case RunFormat::kTransformers: return read_transformers_run(settings, cluster, library);
   }
   throw std::logic_error("read_run: unknown format");
 }

@@ -65,7 +65,7 @@ RunSettings ScriptReader::settings(std::vector<std::string>& notes) {
   }
   Launch launch = the_one(trainings);
   for (const std::string& word : request_.set_words) {  // before it is looked for
-    if (word.starts_with("deepspeed=")) {
+    if (word.starts_with("deepspeed=") || word.starts_with("fsdp_config=")) {
       launch.arguments.push_back("--" + word);
     }
   }
