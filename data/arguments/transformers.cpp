@@ -57,7 +57,7 @@ void read_strategy(const RunArguments& arguments, RunReading& run) {
   run.plan.zero = strategy == "shard_grad_op" || strategy == "false" ? 2 : 3;
 }
 
-std::int64_t fsdp_version(const TrainerFile& trainer) {
+std::int64_t fsdp_version(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
   for (const char* const name : {"fsdp_config.version", "fsdp_version"}) {
     if (arguments.has(name)) {
@@ -65,7 +65,13 @@ std::int64_t fsdp_version(const TrainerFile& trainer) {
     }
   }
   const bool by_launcher = arguments.text_or("accelerate.distributed_type", "") == "FSDP";
-  return by_launcher ? 1 : trainer.defaults.fsdp_version;
+  const std::int64_t version = by_launcher ? 1 : trainer.defaults.fsdp_version;
+  if (version == 1) {
+    run.notes.push_back(trainer.file +
+                        ": fsdp_version: found nothing, took 1, the default of the accelerate that "
+                        "it runs under; --set fsdp_version=2 says otherwise");
+  }
+  return version;
 }
 
 void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& library) {
@@ -84,7 +90,7 @@ void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& libra
     refuse(run, "fsdp_config.auto_wrap_policy " + shown(policy, Encoding::kUnchecked) +
                     ": TRANSFORMER_BASED_WRAP is described, layer by layer");
   }
-  want(run, "fsdp_version", std::to_string(fsdp_version(trainer)), library);
+  want(run, "fsdp_version", std::to_string(fsdp_version(trainer, run)), library);
   const Quantization kind = run.job.quantized.kind;
   const bool is_4bit = kind == Quantization::kNf4 || kind == Quantization::kFp4;
   const bool keeps_4bit = is_4bit && trainer.defaults.fsdp_ends != "root";

@@ -160,7 +160,23 @@ std::vector<Setting> with_fsdp(const std::vector<Setting>& own, const std::strin
   return settings;
 }
 
-RunSettings sharding_of(const TrainerWords& words) {
+// DeepSpeed's configuration that stands in the Trainer's own, as axolotl's may; it is taken out.
+std::vector<Setting> take_deepspeed(std::vector<Setting>& own) {
+  constexpr std::string_view kInner = "deepspeed.";
+  std::vector<Setting> inner;
+  for (Setting& each : own) {
+    if (each.name.starts_with(kInner)) {
+      inner.push_back(each);
+      inner.back().name.erase(0, kInner.size());
+    }
+  }
+  std::erase_if(own, [&](const Setting& each) { return each.name.starts_with(kInner); });
+  return inner;
+}
+
+RunSettings sharding_of(TrainerWords& words) {
+  RunSettings inner;
+  inner.arguments = take_deepspeed(words.own);
   const Setting* const named = setting_named(words.own, kConfiguration);
   const std::string word = word_of(named);
   const bool is_off = word.empty() || word == "false" || word == "none" || word == "None";
@@ -168,6 +184,11 @@ RunSettings sharding_of(const TrainerWords& words) {
   around.format = RunFormat::kTransformers;
   if (!words.launcher.empty()) {
     around = settings_of_accelerate(words.launcher, words.file, words.path);
+  }
+  if (!inner.arguments.empty() && is_off) {
+    inner.format = RunFormat::kDeepspeed;
+    inner.num_gpus = around.num_gpus;
+    return inner;
   }
   if (is_off) {
     return around;
@@ -297,87 +318,6 @@ InputError unknown_model(const Setting& model_name) {
                     shown(word_of(&model_name), Encoding::kUnchecked) +
                     "', whose sizes are not known here, expected --model NAME beside it (see "
                     "`shardplan list models`) or --model of its config.json");
-}
-
-std::string undescribed_family(const std::string& name) {
-  struct Family {
-    std::string_view part;
-    std::string_view what;
-  };
-  constexpr std::string_view kTower =
-      "a tower for pictures or sound beside the text model; --model of a text model estimates that "
-      "alone";
-  constexpr std::string_view kOlder = "layers of another family than Llama's, Mistral's and Qwen's";
-  constexpr std::string_view kReads = "no model of the next token";
-  constexpr std::string_view kStates = "state-space layers";
-  constexpr std::string_view kLinear = "layers of linear attention";
-  constexpr std::string_view kPacked = "weights that are quantized in the checkpoint";
-  constexpr std::array kFamilies = std::to_array<Family>({
-      {"-nvfp4", kPacked},
-      {"-awq", kPacked},
-      {"-gptq", kPacked},
-      {"-bnb", kPacked},
-      {"-int4", kPacked},
-      {"-int8", kPacked},
-      {"prequantized", kPacked},
-      {"-vl", kTower},
-      {"vision", kTower},
-      {"voxtral", kTower},
-      {"pixtral", kTower},
-      {"llava", kTower},
-      {"ocr", kTower},
-      {"omni", kTower},
-      {"internvl", kTower},
-      {"minicpm-v", kTower},
-      {"glm-4.6v", kTower},
-      {"glm-4v", kTower},
-      {"ovis", kTower},
-      {"audio", kTower},
-      {"moss-vl", kTower},
-      {"gemma-3n", kTower},
-      {"jamba", kStates},
-      {"mamba", kStates},
-      {"falcon-h1", kStates},
-      {"nemotron-3", kStates},
-      {"granite-4", kStates},
-      {"qwen3.5", kLinear},
-      {"qwen3-next", kLinear},
-      {"kimi-linear", kLinear},
-      {"-fp8", kPacked},
-      {"aqlm", kPacked},
-      {"-tts", kTower},
-      {"emu3", kTower},
-      {"reranker", kReads},
-      {"embedding", kReads},
-      {"lfm2", "convolutions between layers of attention"},
-      {"mpt-", kOlder},
-      {"phi-1", kOlder},
-      {"phi-2", kOlder},
-      {"phi-3", kOlder},
-      {"falcon", kOlder},
-      {"starcoder", kOlder},
-      {"btlm", kOlder},
-      {"cerebras-gpt", kOlder},
-      {"pythia", kOlder},
-      {"gpt-neox", kOlder},
-      {"replit", kOlder},
-      {"redpajama-incite", kOlder},
-      {"stablelm", kOlder},
-      {"xgen", kOlder},
-      {"qwen-7b", kOlder},
-      {"nemotron-mini", kOlder},
-      {"command-r", kOlder},
-      {"glm-4-", kOlder},
-      {"apertus", kOlder},
-      {"olmo", kOlder},
-      {"minimax", kLinear},
-      {"gpt-oss", "experts and attention with sinks"},
-      {"gemma-4", "layers of several kinds"},
-  });
-  const std::string lower = in_lower_case(name);
-  const auto* const found = std::ranges::find_if(
-      kFamilies, [&](const Family& each) { return lower.find(each.part) != std::string::npos; });
-  return found == kFamilies.end() ? "" : std::string(found->what);
 }
 
 }  // namespace shardplan

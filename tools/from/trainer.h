@@ -49,7 +49,4 @@ std::string without_fsdp(const std::string& name);
 std::string known_model(const Setting& model_name, const std::string& file, const Library& library);
 InputError unknown_model(const Setting& model_name);
 
-// "" or why no model of this published name is described: "layers of linear attention".
-std::string undescribed_family(const std::string& name);
-
 }  // namespace shardplan

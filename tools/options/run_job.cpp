@@ -7,6 +7,7 @@
 #include "data/arguments/trainer.h"
 #include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
+#include "tools/from/families.h"
 #include "tools/from/file.h"
 #include "tools/from/trainer.h"
 #include "tools/options/given_cluster.h"
@@ -139,8 +140,9 @@ bool is_of_trainer(const RunSettings& settings) {
 }
 
 InputError no_model(const RunSettings& settings) {
+  const bool is_deepspeed = settings.format == RunFormat::kDeepspeed;
   return InputError(settings.file + ": found no model in a configuration of " +
-                    framework_of(settings.format) +
+                    (is_deepspeed ? "DeepSpeed" : "transformers' Trainer") +
                     ", expected --model NAME beside it (see `shardplan list models`) or --model of "
                     "a config.json");
 }

@@ -114,6 +114,11 @@ TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes 
   CHECK(numbers_of(folder.estimate("a.yml", text)) == numbers_of_options({}));
   CHECK(numbers_of(folder.estimate("a.yml", text + "gradient_checkpointing: true\n")) ==
         numbers_of_options({"--recompute", "full"}));
+  const std::string inner =
+      "deepspeed:\n  bf16:\n    enabled: auto\n  zero_optimization:\n    stage: 3\n"
+      "    reduce_bucket_size: 200000000\n    overlap_comm: false\n";
+  CHECK(numbers_of(folder.estimate("a.yml", with(text, "deepspeed: configs/zero3.json\n",
+                                                 inner))) == numbers_of_options({}));
 }
 
 TEST_CASE("a script that starts the Trainer is read with what its launcher says") {

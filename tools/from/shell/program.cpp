@@ -191,7 +191,8 @@ void note_program(const Launch& launch, const RunSettings& settings,
                   std::vector<std::string>& notes) {
   const std::string name = file_name(launch.program);
   if (settings.format == RunFormat::kMegatron && !name.empty() &&
-      !name.starts_with("pretrain_gpt") && !is_swift_program(launch.program)) {
+      !name.starts_with("pretrain_gpt") && !is_swift_program(launch.program) &&
+      !is_supervised_slime(launch.arguments)) {
     notes.push_back(launch.place + ": " + name + " is taken for Megatron-LM's pretrain_gpt.py");
   }
 }
