@@ -76,6 +76,27 @@ std::string number_or_text(const JsonValue& value, const std::string& file) {
   return is_whole ? std::to_string(static_cast<std::int64_t>(value.real)) : text_of(value, file);
 }
 
+// The values of a list; of objects, as data sets are, none has a size.
+std::vector<std::string> texts_of(const JsonValue& list, const std::string& file) {
+  std::vector<std::string> texts;
+  for (const JsonValue& item : list.items) {
+    if (item.kind == JsonKind::kObject || item.kind == JsonKind::kArray) {
+      return {"[...]"};
+    }
+    texts.push_back(text_of(item, file));
+  }
+  return texts;
+}
+
+// In one word, as the Trainer's and DeepSpeed's tables have them: "0.9, 0.95".
+void join_lists(std::vector<Setting>& settings) {
+  for (Setting& setting : settings) {
+    std::string list;
+    for (const std::string& value : setting.values) { list += (list.empty() ? "" : ", ") + value; }
+    setting.values = {list};
+  }
+}
+
 void add_section(std::vector<Setting>& settings, const JsonValue& section, const std::string& path,
                  const std::string& file) {
   for (const JsonMember& member : section.members) {
@@ -87,7 +108,7 @@ void add_section(std::vector<Setting>& settings, const JsonValue& section, const
     }
     Setting setting{.name = name, .values = {}, .place = place(file, value.line, "") + name + ": "};
     if (value.kind == JsonKind::kArray) {
-      for (const JsonValue& item : value.items) { setting.values.push_back(text_of(item, file)); }
+      setting.values = texts_of(value, file);
     } else if (value.kind != JsonKind::kNull) {
       setting.values = {number_or_text(value, file)};
     }
@@ -116,6 +137,9 @@ RunSettings section_settings(const JsonValue& value, const std::string& file, Ru
   settings.file = file;
   settings.is_configuration = true;
   add_section(settings.arguments, value, "", file);
+  if (format == RunFormat::kDeepspeed || format == RunFormat::kTransformers) {
+    join_lists(settings.arguments);
+  }
   return settings;
 }
 

@@ -130,6 +130,31 @@ TEST_CASE("ms-swift is one process unless it is told otherwise, and ships config
   CHECK(contains(divided.out, "UNSUPPORTED  device_map over GPUs 0,1"));
 }
 
+TEST_CASE("open-instruct's fine-tuning is accelerate's, with weights in bf16") {
+  const TrainerFolder folder;
+  const std::string arguments =
+      "open_instruct/finetune.py --model_name_or_path Qwen/Qwen3-8B --tokenizer_name a "
+      "--use_slow_tokenizer --dataset_mixer_list a/b 1.0 --max_seq_length 4096 "
+      "--per_device_train_batch_size 1 --gradient_accumulation_steps 8 --use_flash_attn "
+      "--gradient_checkpointing --reduce_loss sum --lr_scheduler_type linear\n";
+  const std::string launch = "accelerate launch --mixed_precision bf16 --num_processes 8 ";
+  const ProgramRun run = folder.estimate("run.sh", launch + arguments);
+  CHECK(numbers_of(run) == numbers_of_options({"--zero", "0", "--set", "attention_backend=flash"}));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(
+      folder
+          .estimate(
+              "run.sh",
+              launch + "--use_deepspeed --deepspeed_config_file configs/zero3.json " + arguments)
+          .out,
+      "framework    deepspeed"));
+  CHECK(contains(folder
+                     .estimate("run.sh", launch + with(arguments, "--reduce_loss",
+                                                       "--use_qlora --reduce_loss"))
+                     .out,
+                 "quantized"));
+}
+
 TEST_CASE("programs that train otherwise are refused for what they do") {
   const TrainerFolder folder;
   const auto error = [&](const std::string& line) { return folder.estimate("run.sh", line).err; };

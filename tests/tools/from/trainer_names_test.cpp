@@ -77,12 +77,14 @@ TEST_CASE("a key that nobody knows is named, at every level of accelerate's file
 
 TEST_CASE("a key that nobody knows is named in files that a run names") {
   const TrainerFolder folder;
-  folder.add("fsdp.json", R"({"fsdp_version": 2, "bogus": 1, "more": {"inner": 2}})");
+  folder.add("fsdp.json", R"({"fsdp_version": 2, "bogus": 1, "more": {"inner": 2},
+                              "transformer_layer_cls_to_wrap": ["A", "B"]})");
   const std::string run =
       std::string(kTrl) + "fsdp: full_shard auto_wrap\nfsdp_config: fsdp.json\n";
   check_named(folder, "trl.yaml", run, "fsdp_config.bogus 1");
   check_named(folder, "trl.yaml", run, "fsdp_config.more.inner 2");
   folder.add("ds.json", R"({"train_batch_size": "auto", "bogus": 1,
+                            "optimizer": {"type": "AdamW", "params": {"betas": [0.9, 0.95]}},
                             "zero_optimization": {"stage": 2, "bogus": 2}})");
   const std::string sharded = std::string(kTrl) + "deepspeed: ds.json\n";
   check_named(folder, "trl.yaml", sharded, "bogus 1");
