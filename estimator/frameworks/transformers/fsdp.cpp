@@ -18,16 +18,17 @@ FullyShard::FullyShard(eager::Graph& graph, const Job& job, const Plan& plan)
       job_(job),
       ranks_(dense_shard_size(job, plan)),
       num_layers_(job.model.num_layers()),
-      is_tied_(job.model.tied_embeddings) {
+      is_tied_(job.model.tied_embeddings),
+      has_root_(job.profile.fsdp_ends == FsdpEnds::kRoot) {
   groups_.resize(static_cast<std::size_t>(num_layers_ + 2));
   for (Group& group : groups_) { group.reshards = plan.zero == 3; }
-  groups_.back().reshards = false;
+  groups_.back().reshards = has_root_ && plan.zero == 3;
 }
 
 std::size_t FullyShard::index_of(const ModuleGroup& module) const {
   using enum ModuleGroup::Kind;
   switch (module.kind) {
-    case kEmbedding: return is_tied_ ? groups_.size() - 1 : 0;
+    case kEmbedding: return is_tied_ || has_root_ ? groups_.size() - 1 : 0;
     case kLayer: return static_cast<std::size_t>(module.layer) + 1;
     case kFinalNorm:
     case kHead: break;
@@ -47,7 +48,10 @@ std::int64_t FullyShard::shard_elements(const Parameter& parameter) const {
 void FullyShard::load(Parameter& parameter, const eager::Label& /*label*/, const Shape& shape,
                       DType dtype, bool is_trained) {
   parameter.rows = shape.rows;
-  parameter.dtype = is_trained ? DType::kFp32 : dtype;  // accelerate upcasts trained ones
+  const FsdpUpcast upcast = job_.profile.fsdp_upcast;
+  const bool is_upcast =
+      upcast == FsdpUpcast::kAll || (upcast == FsdpUpcast::kTrained && is_trained);
+  parameter.dtype = is_upcast ? DType::kFp32 : dtype;
   parameter.is_trained = is_trained;
   parameter.data.elements = shape.elements();
   const InRow row(graph_.tape, kShardRow);
@@ -111,6 +115,9 @@ void FullyShard::reshard(Group& group) {
 Tensor FullyShard::enter(const ModuleGroup& module, const Tensor& input) {
   const std::size_t index = index_of(module);
   unshard(groups_[index], true);
+  if (has_root_ && index + 1 == groups_.size()) {
+    return input;
+  }
   NodeBuilder node(graph_, {&input});
   Tensor alias = input;
   return node.finish(std::move(alias), [this, index](eager::BackwardCall& call) {
@@ -121,17 +128,35 @@ Tensor FullyShard::enter(const ModuleGroup& module, const Tensor& input) {
   });
 }
 
-Tensor FullyShard::leave(const ModuleGroup& module, const Tensor& output) {
-  const std::size_t index = index_of(module);
-  if (groups_[index].reshards) {
-    reshard(groups_[index]);
-  }
+Tensor FullyShard::hook_backward(std::size_t index, const Tensor& output) {
   NodeBuilder node(graph_, {&output});
   Tensor alias = output;
   return node.finish(std::move(alias), [this, index](eager::BackwardCall& call) {
     before_backward(index);
     return std::move(call.gradients);
   });
+}
+
+// The root's group is left with the model.
+Tensor FullyShard::leave(const ModuleGroup& module, const Tensor& output) {
+  const std::size_t index = index_of(module);
+  if (has_root_ && index + 1 == groups_.size()) {
+    return output;
+  }
+  if (groups_[index].reshards) {
+    reshard(groups_[index]);
+  }
+  return hook_backward(index, output);
+}
+
+Tensor FullyShard::leave_model(const Tensor& loss) {
+  if (!has_root_) {
+    return loss;
+  }
+  if (groups_.back().reshards) {
+    reshard(groups_.back());
+  }
+  return hook_backward(groups_.size() - 1, loss);
 }
 
 // Gathered again, and the group before it ahead.

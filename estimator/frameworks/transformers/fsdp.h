@@ -1,7 +1,7 @@
 // FSDP2 as accelerate sets it up: groups of parameters that are gathered around modules, and whose
 // gradients are reduced behind them. Sources: torch/distributed/fsdp/_fully_shard
 // (_fsdp_param_group.py, _fsdp_collectives.py, _fsdp_state.py) of PyTorch 2.11; accelerate 1.15
-// utils/fsdp_utils.py fsdp2_prepare_model.
+// utils/fsdp_utils.py fsdp2_prepare_model, and its releases since 1.10.
 #pragma once
 
 #include "estimator/frameworks/transformers/holder.h"
@@ -21,6 +21,7 @@ class FullyShard final : public Holder {
   }
   eager::Tensor enter(const ModuleGroup& module, const eager::Tensor& input) override;
   eager::Tensor leave(const ModuleGroup& module, const eager::Tensor& output) override;
+  eager::Tensor leave_model(const eager::Tensor& loss) override;
   void end_forward() override { held_output_ = {}; }
   void end_backward() override;
 
@@ -38,6 +39,7 @@ class FullyShard final : public Holder {
   void gather(Group& group);
   void unshard(Group& group, bool holds_output);
   void reshard(Group& group);
+  eager::Tensor hook_backward(std::size_t index, const eager::Tensor& output);
   void before_backward(std::size_t index);
   void reduce(Group& group);
 
@@ -45,6 +47,7 @@ class FullyShard final : public Holder {
   std::int64_t ranks_ = 1;
   std::int64_t num_layers_ = 0;
   bool is_tied_ = false;
+  bool has_root_ = false;      // both ends are the root's group
   std::vector<Group> groups_;  // the embedding's where it is untied, the layers', the tail's
   std::size_t loading_ = 0;
   eager::Tensor held_output_;      // of the last gather of a forward pass

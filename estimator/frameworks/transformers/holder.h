@@ -50,6 +50,7 @@ class Holder {
   virtual eager::Tensor leave(const ModuleGroup& /*group*/, const eager::Tensor& output) {
     return output;
   }
+  virtual eager::Tensor leave_model(const eager::Tensor& loss) { return loss; }
   // `syncs`: gradients of this microbatch are reduced; those before it only add up.
   virtual void begin_microbatch(bool /*syncs*/) {}
   virtual void end_forward() {}

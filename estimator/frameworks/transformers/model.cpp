@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/transformers/labels.h"
 #include "estimator/frameworks/transformers/loss.h"
@@ -285,6 +284,14 @@ Tensor CausalLm::layer_forward(Layer& layer, const Tensor& input) {
   return eager::add(graph_, residual, hidden);
 }
 
+Tensor CausalLm::layer_output(const Tensor& input, const eager::CheckpointedFunction& run) {
+  if (!recomputes_) {
+    return run(input);
+  }
+  return job_.profile.reentrant_checkpoint ? eager::reentrant_checkpoint(graph_, input, run)
+                                           : eager::checkpoint(graph_, input, run);
+}
+
 Tensor CausalLm::decoder(const Tensor& token_ids) {
   const InRow row(graph_.tape, kResidualRow);
   using enum ModuleGroup::Kind;
@@ -304,7 +311,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
     Tensor output;
     {
       const Tensor input = holder_.enter(group, hidden);
-      output = recomputes_ ? eager::checkpoint(graph_, input, run) : run(input);
+      output = layer_output(input, run);
     }
     hidden = holder_.leave(group, output);
   }
@@ -355,6 +362,7 @@ Tensor CausalLm::forward() {
     graph_.tape.begin(MomentKind::kLossForward);
     sum = loss(hidden, labels, logits);
   }
+  sum = holder_.leave_model(sum);
   if (graph_.autocast) {
     graph_.end_autocast();
   }

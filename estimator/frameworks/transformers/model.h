@@ -7,6 +7,7 @@
 #include <deque>
 #include <vector>
 
+#include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/transformers/attention.h"
 #include "estimator/frameworks/transformers/experts.h"
@@ -67,6 +68,7 @@ class CausalLm {
   eager::Tensor attention(Layer& layer, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
   eager::Tensor layer_forward(Layer& layer, const eager::Tensor& input);
+  eager::Tensor layer_output(const eager::Tensor& input, const eager::CheckpointedFunction& run);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);

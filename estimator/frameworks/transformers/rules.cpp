@@ -39,28 +39,65 @@ constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 
 constexpr ValidityRule kFsdp2 =
     kOnlyOptions<"unsupported: fsdp_version", &FrameworkProfile::fsdp_version, 2>;
-constexpr ValidityRule kUpcastsTrained =
-    kOnlyOptions<"unsupported: fsdp_upcast", &FrameworkProfile::fsdp_upcast, FsdpUpcast::kTrained>;
-constexpr ValidityRule kTailWithHead =
-    kOnlyOptions<"unsupported: fsdp_ends", &FrameworkProfile::fsdp_ends, FsdpEnds::kTailWithHead>;
-constexpr ValidityRule kAutocastOnly =
-    kOnlyOptions<"unsupported: autocast", &FrameworkProfile::autocast, true>;
-constexpr ValidityRule kWithoutReentrance =
-    kOnlyOptions<"unsupported: reentrant_checkpoint", &FrameworkProfile::reentrant_checkpoint,
-                 false>;
-constexpr ValidityRule kOwnGradients =
-    kOnlyOptions<"unsupported: gradient_as_bucket_view", &FrameworkProfile::gradient_as_bucket_view,
-                 false>;
-constexpr ValidityRule kStockLoss =
-    kOnlyOptions<"unsupported: head_loss", &FrameworkProfile::head_loss, HeadLoss::kStock>;
-constexpr ValidityRule kNoLiger =
-    kOnlyOptions<"unsupported: liger_kernel", &FrameworkProfile::liger_kernel, LigerKernel::kOff>;
-constexpr ValidityRule kFusedOptimizer =
-    kOnlyOptions<"unsupported: fused_optimizer", &FrameworkProfile::fused_optimizer, true>;
-constexpr ValidityRule kNoPacking =
-    kOnlyOptions<"unsupported: packed_sequences", &FrameworkProfile::packed_sequences, false>;
-constexpr ValidityRule kNoWideEnds =
-    kOnlyOptions<"unsupported: wide_ends", &FrameworkProfile::wide_ends, false>;
+
+constexpr ValidityRule kOptimizers =
+    kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
+                OptimizerKind::kSgd, OptimizerKind::kAdafactor, OptimizerKind::kAdamW8bit,
+                OptimizerKind::kPagedAdamW, OptimizerKind::kPagedAdamW8bit,
+                OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit>;
+
+// What is modelled of one GPU and DDP alone; `what` names it where the job has it.
+template <FixedText rule, std::string (*what)(const Job&)>
+constexpr ValidityRule kWholeOnly = {
+    .name = rule.view(),
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job, const Plan& plan) { return plan.zero > 0 && !what(job).empty(); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, rule.view().substr(std::string_view("unsupported: ").size()),
+                              what(job) + " with zero " + number_text(plan.zero), "zero 0");
+        }};
+
+std::string own_optimizer(const Job& job) {
+  return job.optimizer == OptimizerKind::kAdamW ? "" : std::string(name_of(job.optimizer));
+}
+std::string own_loss(const Job& job) {
+  return job.profile.head_loss == HeadLoss::kStock ? ""
+                                                   : std::string(name_of(job.profile.head_loss));
+}
+std::string reentrance(const Job& job) {
+  return job.profile.reentrant_checkpoint ? "true" : "";
+}
+std::string quantization(const Job& job) {
+  return job.quantized.kind == Quantization::kNone ? "" : std::string(name_of(job.quantized.kind));
+}
+std::string trained_copies(const Job& job) {
+  return job.adapters.trains_table || job.adapters.trains_head ? "true" : "";
+}
+constexpr ValidityRule kOptimizerWhole =
+    kWholeOnly<"unsupported: optimizer_of_shards", own_optimizer>;
+constexpr ValidityRule kLossWhole = kWholeOnly<"unsupported: head_loss", own_loss>;
+constexpr ValidityRule kReentranceWhole =
+    kWholeOnly<"unsupported: reentrant_checkpoint", reentrance>;
+constexpr ValidityRule kQuantizedWhole = kWholeOnly<"unsupported: quantization", quantization>;
+constexpr ValidityRule kCopiesWhole =
+    kWholeOnly<"unsupported: adapters.trained_copies", trained_copies>;
+
+constexpr ValidityRule kRoutedExpertsOnly = {
+    .name = "unsupported: model.shared_experts",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.shared_ffn > 0 || job.model.moe.num_groups > 1;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.shared_ffn > 0
+                     ? not_modelled(job, "model.shared_experts",
+                                    number_text(job.model.moe.shared_ffn) + " wide", "none")
+                     : not_modelled(job, "model.expert_groups",
+                                    number_text(job.model.moe.num_groups), "1");
+        }};
 
 constexpr ValidityRule kNoDora = {
     .name = "unsupported: adapters.dora",
@@ -68,37 +105,6 @@ constexpr ValidityRule kNoDora = {
     .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
     .explain = [](const Job& job,
                   const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
-
-constexpr ValidityRule kNoTrainedCopies = {
-    .name = "unsupported: adapters.trains_table",
-    .reads = {},
-    .broken = [](const Job& job,
-                 const Plan&) { return job.adapters.trains_table || job.adapters.trains_head; },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(
-              job, job.adapters.trains_table ? "adapters.trains_table" : "adapters.trains_head",
-              "true", "false");
-        }};
-
-// Mask and repeated keys and values (masking_utils.py, _ignore_causal_mask_sdpa).
-constexpr ValidityRule kNoWindows = {
-    .name = "unsupported: model.sliding_window",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return std::ranges::any_of(job.model.layers, [&](const LayerSpec& layer) {
-            return layer.attention_window > 0 && job.sequence_length >= layer.attention_window;
-          });
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          const auto windowed = std::ranges::find_if(job.model.layers, [&](const LayerSpec& layer) {
-            return layer.attention_window > 0 && job.sequence_length >= layer.attention_window;
-          });
-          return not_modelled(job, "model.sliding_window", number_text(windowed->attention_window),
-                              "longer than sequence_length " + number_text(job.sequence_length));
-        }};
 
 // integrations/sdpa_attention.py, use_gqa_in_sdpa: of wider heads keys and values are repeated.
 constexpr std::int64_t kWidestHead = 256;
@@ -152,21 +158,6 @@ constexpr ValidityRule kQuantizedNeedsAdapters = {
                  " of weights that are to be trained; valid: with adapters, or no quantization";
         }};
 
-constexpr ValidityRule kQuantizedWhole = {
-    .name = "unsupported: quantization",
-    .reads = {PlanField::kZero},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return job.quantized.kind != Quantization::kNone && plan.zero > 0;
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(
-              job, "quantization",
-              std::string(name_of(job.quantized.kind)) + " with zero " + number_text(plan.zero),
-              "none, or zero 0");
-        }};
-
 constexpr ValidityRule kShardsNeedRanks = {
     .name = "zero_needs_ranks",
     .reads = {PlanField::kZero},
@@ -217,36 +208,28 @@ constexpr std::array kTransformersRules = {
     kNoEp,
     kNoEtp,
     kNoReplicas,
-    kNoExperts,
+    kRoutedExpertsOnly,
     kGqaOnly,
     kGatedOnly,
     kTwoNorms,
     kNoMtp,
-    kNoWindows,
     kHeadDim,
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
     kOffloadOptimizerUnsupported,
     kMoeBufferFactorUnsupported,
-    kAdamWOnly,
+    kOptimizers,
+    kOptimizerWhole,
+    kLossWhole,
+    kReentranceWhole,
+    kCopiesWhole,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,
     kNoDora,
-    kNoTrainedCopies,
     kQuantizedWhole,
     kFsdp2,
-    kUpcastsTrained,
-    kTailWithHead,
-    kAutocastOnly,
-    kWithoutReentrance,
-    kOwnGradients,
-    kStockLoss,
-    kNoLiger,
-    kFusedOptimizer,
-    kNoPacking,
-    kNoWideEnds,
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,

@@ -6,6 +6,7 @@
 
 #include "estimator/frameworks/transformers/fsdp.h"
 #include "estimator/frameworks/transformers/optimizer.h"
+#include "estimator/frameworks/transformers/tuned.h"
 
 namespace shardplan::transformers {
 namespace {
@@ -62,7 +63,7 @@ class Trainer {
   void microbatch(bool is_last) {
     holder_->begin_microbatch(is_last);
     graph_.tape.enter_thread(false);
-    if (plan_.precision == Precision::kBf16 && plan_.zero == 0) {
+    if (uses_autocast(job_, plan_)) {
       graph_.autocast = DType::kBf16;
     }
     const Tensor loss = model_.forward();

@@ -1,5 +1,7 @@
 #include "estimator/frameworks/transformers/tuned.h"
 
+#include <algorithm>
+
 #include "estimator/plan/number.h"
 
 namespace shardplan::transformers {
@@ -20,13 +22,18 @@ std::array<LinearWeight, kLinearLayerNames.size()> linear_weights(const ModelSpe
 std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t query = model.num_heads * model.head_dim;
   const std::int64_t key = model.num_kv_heads * model.head_dim;
+  const std::int64_t dense = 3 * model.hidden * model.ffn;
+  const std::int64_t experts =
+      model.moe.num_experts * model.hidden * (3 * model.moe.expert_ffn + 1);
+  const std::int64_t num_moe = std::ranges::count_if(model.layers, &LayerSpec::is_moe);
   std::int64_t layer = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
   for (const LinearWeight& weight : linear_weights(model)) { layer += weight.elements(); }
   layer += model.qkv_bias ? query + 2 * key : 0;
   layer += model.attention_output_bias ? model.hidden : 0;
   layer += model.ffn_bias ? 2 * model.ffn + model.hidden : 0;
   const std::int64_t tables = model.tied_embeddings ? 1 : 2;
-  return model.num_layers() * layer + tables * model.vocab * model.hidden + model.hidden;
+  return model.num_layers() * layer + num_moe * (experts - dense) +
+         tables * model.vocab * model.hidden + model.hidden;
 }
 
 std::int64_t adapter_elements(const Job& job) {
