@@ -41,11 +41,38 @@ TEST_CASE("quantized scales are of weights of 4 bits") {
   CHECK(tuned({"--quantize", "nf4", "--double-quantize"}).quantized ==
         QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
   CHECK(tuned({"--quantize", "int8"}).quantized.kind == Quantization::kInt8);
-  const Job run = {.quantized = {.kind = Quantization::kFp4}};
+  Job run;
+  run.quantized.kind = Quantization::kFp4;
   CHECK(tuned({"--double-quantize"}, run).quantized.is_double);
   CHECK(tuned({"--quantize", "none"}, run).quantized == QuantizedWeights{});
   CHECK(contains(refused({"--double-quantize"}), "--double-quantize: found no weights of 4 bits"));
   CHECK(contains(refused({"--quantize", "int8", "--double-quantize"}), "expected --quantize nf4"));
+}
+
+TEST_CASE("answers say what is trained in the words of case lines") {
+  const ProgramRun run = run_shardplan({"estimate",
+                                        "--model",
+                                        "llama3.2-1b",
+                                        "--cluster",
+                                        "1x1-h100",
+                                        "--framework",
+                                        "transformers",
+                                        "--sequence-length",
+                                        "512",
+                                        "--num-microbatches",
+                                        "1",
+                                        "--lora-rank",
+                                        "16",
+                                        "--lora-targets",
+                                        "q_proj,v_proj",
+                                        "--quantize",
+                                        "nf4",
+                                        "--double-quantize",
+                                        "--format",
+                                        "json"});
+  CHECK(contains(run.out, R"("adapters":{"rank":16,"targets":["q_proj","v_proj"],"dropout":0.0,)"
+                          R"("dora":false,"dtype":"fp32","trains_table":false,)"
+                          R"("trains_head":false},"quantization":{"kind":"nf4","double":true})"));
 }
 
 }  // namespace shardplan
