@@ -135,6 +135,12 @@ ArgumentTable argument_table(const Library& library, const std::string& name) {
   for (const JsonValue& group : reader.value("groups").items) {
     read_group(group, source.file, table.rows);
   }
+  if (reader.has("with")) {  // rows of another file, which several frameworks share
+    for (const std::string& other : reader.strings("with")) {
+      const ArgumentTable shared = argument_table(library, other);
+      table.rows.insert(table.rows.end(), shared.rows.begin(), shared.rows.end());
+    }
+  }
   reader.finish();
   std::ranges::sort(table.rows, {}, &ArgumentRow::name);
   const auto twice = std::ranges::adjacent_find(table.rows, {}, &ArgumentRow::name);

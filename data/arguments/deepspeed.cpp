@@ -7,11 +7,12 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 #include <string_view>
 
 #include "data/arguments/environment.h"
 #include "data/arguments/run_settings.h"
+#include "data/arguments/trainer.h"
+#include "data/arguments/trainer_kernels.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -27,15 +28,6 @@ bool is_auto(const RunArguments& arguments, const char* name) {
   return arguments.text_or(name, "") == "auto";
 }
 
-// Of several trainers each has a name of its own for it; the first that is there.
-const char* trainers(const RunArguments& arguments, std::span<const char* const> names) {
-  const auto found =
-      std::ranges::find_if(names, [&](const char* name) { return arguments.has(name); });
-  return found == names.end() ? nullptr : *found;
-}
-constexpr std::array<const char*, 2> kTrainerBatches = {"per_device_train_batch_size",
-                                                        "micro_batch_size"};
-
 std::optional<std::int64_t> count_of(const RunArguments& arguments, const char* name,
                                      std::int64_t most) {
   return is_auto(arguments, name) ? std::nullopt : arguments.integer(name, 1, most);
@@ -47,14 +39,15 @@ void note(RunReading& run, const RunArguments& arguments, const char* name,
 }
 
 // runtime/config.py, _set_batch_related_parameters: of the three two say the third.
-void read_batch(const RunArguments& arguments, RunReading& run) {
+void read_batch(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
   const std::int64_t dp = run.job.cluster.world_size();
   const std::optional<std::int64_t> batch = count_of(arguments, kBatch, kMaxCount * kMaxCount);
-  const std::optional<std::int64_t> steps = count_of(arguments, kSteps, kMaxCount);
+  std::optional<std::int64_t> steps = count_of(arguments, kSteps, kMaxCount);
   std::optional<std::int64_t> micro_batch = count_of(arguments, kMicroBatch, kMaxCount);
-  const char* const trainer = trainers(arguments, kTrainerBatches);
-  if (!micro_batch && trainer != nullptr) {
-    micro_batch = arguments.integer(trainer, 1, kMaxCount);
+  const std::optional<std::int64_t> trainers = micro_batch_of(trainer);
+  if (!micro_batch && trainers) {
+    micro_batch = trainers;
   } else if (!micro_batch && batch) {
     micro_batch = std::max<std::int64_t>(1, *batch / dp / steps.value_or(1));
   }
@@ -63,23 +56,26 @@ void read_batch(const RunArguments& arguments, RunReading& run) {
          "found no number, took 1; --micro-batch N --num-microbatches " +
              std::to_string(steps.value_or(1)) + " say otherwise");
   }
-  if (!batch && !steps && trainer == nullptr) {  // the Trainer's default is 1
+  if (!batch && !steps && !trainers) {
     note(run, arguments, kSteps, "found no number, took 1; --num-microbatches N says otherwise");
   }
   run.plan.micro_batch = micro_batch.value_or(1);
+  if (!steps && trainers) {
+    steps = steps_of(trainer, run.plan.micro_batch, dp);
+  }
   run.plan.dp = dp;
-  run.batch_stated = batch.has_value() || steps.value_or(1) > 1 || trainer != nullptr;
+  run.batch_stated = batch.has_value() || steps.value_or(1) > 1 || trainers.has_value();
   run.job.global_batch = batch.value_or(run.plan.micro_batch * dp * steps.value_or(1));
 }
 
 void read_precision(const RunArguments& arguments, RunReading& run) {
-  const auto is_on = [&](const char* name) { return arguments.text_or(name, "false") == "true"; };
   // What is "auto", or not there, the Trainer fills in from its own word.
   const auto is_type = [&](const std::string& type) {
     const std::string name = type + ".enabled";
     const bool is_open = !arguments.has(name) || is_auto(arguments, name.c_str());
-    const bool is_trainers = is_on(type.c_str()) || is_auto(arguments, type.c_str());
-    return is_on(name.c_str()) || (is_open && is_trainers);
+    const bool is_trainers = is_on(arguments, type.c_str()) || is_auto(arguments, type.c_str()) ||
+                             arguments.text_or("accelerate.mixed_precision", "no") == type;
+    return is_on(arguments, name.c_str()) || (is_open && is_trainers);
   };
   const bool is_fp16 = is_type("fp16") && !is_type("bf16");
   const bool is_open = is_auto(arguments, "bf16.enabled") && !arguments.has("bf16") && !is_fp16;
@@ -130,30 +126,6 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
   }
 }
 
-// None says which release is installed; of those that transformers 4.57 takes most are earlier
-// ones, which need more memory. axolotl installs 0.8.0 (pyproject.toml).
-void read_liger(const RunArguments& arguments, RunReading& run, const Library& library) {
-  const auto is_on = [&](const char* name) { return arguments.text_or(name, "false") == "true"; };
-  // axolotl's plugin patches what its configuration says; of the third either name counts.
-  const std::array parts = {is_on("liger_rope"), is_on("liger_rms_norm"),
-                            is_on("liger_glu_activation") || is_on("liger_swiglu"),
-                            is_on("liger_fused_linear_cross_entropy")};
-  if (std::ranges::count(parts, true) % std::ssize(parts) != 0) {
-    refuse(run,
-           "a part of Liger's kernels: liger_rope, liger_rms_norm, liger_glu_activation and "
-           "liger_fused_linear_cross_entropy are described together");
-  }
-  for (const char* const name :
-       {"use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy"}) {
-    if (is_on(name)) {
-      want(run, "liger_kernel", "through_0.8.2", library);
-      note(run, arguments, name,
-           "found true, took Liger up to 0.8.2; --set liger_kernel=on is a later one, which takes "
-           "less memory");
-    }
-  }
-}
-
 // Whether it lies in host memory; an NVMe drive's buffers and reads are not described.
 bool is_on_host(const RunArguments& arguments, const std::string& part, const char* older,
                 RunReading& run) {
@@ -190,94 +162,73 @@ void read_offload(const RunArguments& arguments, RunReading& run, const Library&
   }
 }
 
-constexpr std::array<const char*, 5> kTrainerLengths = {
-    "cutoff_len", "sequence_len", "max_seq_length", "max_length", "model_max_length"};
-
-bool is_of_factory(const RunArguments& arguments) {
-  return arguments.has("finetuning_type") || arguments.has("cutoff_len");
-}
-
-// Its own name for the length; axolotl's and LLaMA-Factory's runs may have it for something else.
-bool is_of_trl(const RunArguments& arguments) {
-  return arguments.has("max_length") && !arguments.has("sequence_len") && !is_of_factory(arguments);
-}
-
-// LLaMA-Factory computes layers again unless told not to (0.9.4 model/model_utils/
-// checkpointing.py), and so does TRL (at 016013e8, trl/trainer/sft_config.py; older releases
-// not), the Trainer only if told to.
-void read_recompute(const RunArguments& arguments, const std::string& file, RunReading& run) {
-  const bool is_trl = is_of_trl(arguments);
-  const std::string word = arguments.text_or("gradient_checkpointing", is_trl ? "true" : "false");
-  const bool is_on = is_of_factory(arguments)
-                         ? arguments.text_or("disable_gradient_checkpointing", "false") != "true"
-                         : word == "true";
-  if (is_trl && !arguments.has("gradient_checkpointing")) {
-    run.notes.push_back(file +
-                        ": gradient_checkpointing: found nothing, took true, TRL's default; "
-                        "--recompute none says otherwise");
+// What is read of the trainer, and not described under DeepSpeed.
+void check_trainer(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  if (const std::string adapters = adapters_setting(trainer); !adapters.empty()) {
+    refuse(run, adapters + ": full is described under DeepSpeed, which trains all parameters");
   }
-  if (is_on) {
-    run.plan.recompute = {.granularity = RecomputeGranularity::kFull};
-  } else if (word != "true" && word != "false") {
-    refuse(run, "gradient_checkpointing " + word + ": true and false are described");
+  if (run.job.quantized.kind != Quantization::kNone) {
+    refuse(run, "quantized weights: those of 16 and 32 bits are described under DeepSpeed");
+  }
+  if (run.job.optimizer != OptimizerKind::kAdamW) {
+    refuse(run, shown_setting(arguments, arguments.has("optimizer") ? "optimizer" : "optim") +
+                    ": Adam and AdamW with moments of fp32 are described under DeepSpeed");
+  }
+  const LossWords loss = loss_of(trainer);
+  if (loss.kind == "chunked") {
+    refuse(run,
+           "loss_type chunked_nll, TRL's default since June 2026: 256 tokens at a time are not "
+           "described under DeepSpeed; --set loss_type=nll estimates the run with all logits at "
+           "once");
+  } else if (loss.kind != "stock" && loss.kind != "fused_linear") {
+    refuse(run,
+           "another loss than transformers' and Liger's: neither is described under DeepSpeed");
   }
 }
 
 // What the trainer around DeepSpeed says, if its settings are there.
-void read_trainer(const RunArguments& arguments, const std::string& file, RunReading& run) {
-  if (trainers(arguments, kTrainerBatches) == nullptr && !arguments.has("gradient_checkpointing")) {
-    run.notes.push_back(file +
+void read_around(const TrainerFile& trainer, RunReading& run) {
+  if (!micro_batch_of(trainer) && !trainer.arguments.has("gradient_checkpointing")) {
+    run.notes.push_back(trainer.file +
                         ": whether layers are computed again in backward is the trainer's to say, "
                         "took no; --recompute full says otherwise");
-  } else {
-    read_recompute(arguments, file, run);
   }
-  if (const char* const length = trainers(arguments, kTrainerLengths)) {
-    run.job.sequence_length = arguments.integer(length, 1, kMaxCount).value();
-    note(run, arguments, length,
-         "found " + arguments.text_or(length, "") +
-             ", took all sequences to be as long; --sequence-length says otherwise");
-  }
-  const std::string tuned = arguments.text_or("finetuning_type", "");
-  if (tuned.empty() && is_of_factory(arguments)) {  // 0.9.4 hparams/finetuning_args.py
-    refuse(run,
-           "finetuning_type lora, LLaMA-Factory's default: full is described, which trains "
-           "all parameters");
-  } else if (!tuned.empty() && tuned != "full") {
-    refuse(run, "finetuning_type " + tuned + ": full is described, which trains all parameters");
-  }
+  read_trainer(trainer, run);
+  check_trainer(trainer, run);
 }
 
 }  // namespace
-
-bool says_sequence_length(const RunSettings& settings) {
-  return std::ranges::any_of(settings.arguments, [](const Setting& each) {
-    return std::ranges::find(kTrainerLengths, each.name) != kTrainerLengths.end();
-  });
-}
 
 RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cluster,
                               const Library& library) {
   const RunArguments arguments(settings.file, settings.arguments,
                                argument_table(library, "deepspeed"));
+  const TrainerFile trainer = {
+      .arguments = arguments, .file = settings.file, .defaults = defaults_of(settings.trainer)};
   RunReading run;
   run.framework = "deepspeed";
   run.uses = arguments.uses();
   run.unsupported = arguments.first_refused();
   run.job.cluster = cluster;
-  run.job.model = library.model(settings.model).model;
+  if (!settings.undescribed.empty()) {
+    refuse(run, settings.undescribed);
+  }
+  if (!settings.model.empty()) {
+    run.job.model = library.model(settings.model).model;
+  }
   run.plan.zero = arguments.integer_or("zero_optimization.stage", 0, 0, 3);
-  read_batch(arguments, run);
+  read_batch(trainer, run);
   read_precision(arguments, run);
-  read_trainer(arguments, settings.file, run);
+  read_around(trainer, run);
   const std::string optimizer = in_lower_case(arguments.text_or("optimizer.type", "adamw"));
   if (optimizer != "adamw" && optimizer != "adam" && optimizer != "auto") {
     refuse(run, "optimizer.type " + arguments.text_or("optimizer.type", "") +
                     ": Adam and AdamW are described");
   }
-  if (take_profile(run, library)) {
+  if (take_profile(run, library) && !settings.model.empty()) {
     read_options(arguments, run, library);
-    read_liger(arguments, run, library);
+    read_liger(trainer, run, library);
     read_offload(arguments, run, library);
   }
   read_environment(settings, library, run);

@@ -7,6 +7,7 @@
 #include "data/arguments/megatron.h"
 #include "data/arguments/nanotron.h"
 #include "data/arguments/torchtitan.h"
+#include "data/arguments/transformers.h"
 #include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
 
@@ -75,6 +76,27 @@ std::string number_or_text(const JsonValue& value, const std::string& file) {
   return is_whole ? std::to_string(static_cast<std::int64_t>(value.real)) : text_of(value, file);
 }
 
+// The values of a list; of objects, as data sets are, none has a size.
+std::vector<std::string> texts_of(const JsonValue& list, const std::string& file) {
+  std::vector<std::string> texts;
+  for (const JsonValue& item : list.items) {
+    if (item.kind == JsonKind::kObject || item.kind == JsonKind::kArray) {
+      return {"[...]"};
+    }
+    texts.push_back(text_of(item, file));
+  }
+  return texts;
+}
+
+// In one word, as the Trainer's and DeepSpeed's tables have them: "0.9, 0.95".
+void join_lists(std::vector<Setting>& settings) {
+  for (Setting& setting : settings) {
+    std::string list;
+    for (const std::string& value : setting.values) { list += (list.empty() ? "" : ", ") + value; }
+    setting.values = {list};
+  }
+}
+
 void add_section(std::vector<Setting>& settings, const JsonValue& section, const std::string& path,
                  const std::string& file) {
   for (const JsonMember& member : section.members) {
@@ -86,7 +108,7 @@ void add_section(std::vector<Setting>& settings, const JsonValue& section, const
     }
     Setting setting{.name = name, .values = {}, .place = place(file, value.line, "") + name + ": "};
     if (value.kind == JsonKind::kArray) {
-      for (const JsonValue& item : value.items) { setting.values.push_back(text_of(item, file)); }
+      setting.values = texts_of(value, file);
     } else if (value.kind != JsonKind::kNull) {
       setting.values = {number_or_text(value, file)};
     }
@@ -104,6 +126,7 @@ std::string framework_of(RunFormat format) {
     case RunFormat::kTorchtitan: return "torchtitan";
     case RunFormat::kNanotron: return "nanotron";
     case RunFormat::kDeepspeed: return "deepspeed";
+    case RunFormat::kTransformers: return "transformers";
   }
   throw std::logic_error("framework_of: unknown format");
 }
@@ -114,6 +137,9 @@ RunSettings section_settings(const JsonValue& value, const std::string& file, Ru
   settings.file = file;
   settings.is_configuration = true;
   add_section(settings.arguments, value, "", file);
+  if (format == RunFormat::kDeepspeed || format == RunFormat::kTransformers) {
+    join_lists(settings.arguments);
+  }
   return settings;
 }
 
@@ -173,6 +199,7 @@ RunReading read_run(const RunSettings& settings, const ClusterSpec& cluster,
     case RunFormat::kTorchtitan: return read_torchtitan_run(settings, cluster, library);
     case RunFormat::kNanotron: return read_nanotron_run(settings, cluster, library);
     case RunFormat::kDeepspeed: return read_deepspeed_run(settings, cluster, library);
+    case RunFormat::kTransformers: return read_transformers_run(settings, cluster, library);
   }
   throw std::logic_error("read_run: unknown format");
 }

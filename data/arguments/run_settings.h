@@ -10,9 +10,12 @@
 
 namespace shardplan {
 
-enum class RunFormat { kMegatron, kTorchtitan, kNanotron, kDeepspeed };
+enum class RunFormat { kMegatron, kTorchtitan, kNanotron, kDeepspeed, kTransformers };
 // Whose settings these are: the name of its table of arguments and of its profile.
 std::string framework_of(RunFormat format);
+
+// transformers' Trainer, and the programs around it: whose names and defaults a run has.
+enum class TrainerProject { kTransformers, kTrl, kFactory, kAxolotl, kSwift, kOpenInstruct };
 
 struct RunSettings {
   RunFormat format = RunFormat::kMegatron;
@@ -24,7 +27,9 @@ struct RunSettings {
   std::vector<std::string> variables;  // of the file: what it reads or sets, by name
   Setting model_name = {};             // what names the model, in a file without its sizes
   std::string model = {};              // then: preset or path, the user's or by that name
-  bool is_configuration = false;       // names no launcher: the framework's own is assumed
+  TrainerProject trainer = TrainerProject::kTransformers;  // of kDeepspeed and kTransformers
+  std::string undescribed = {};                            // why its model is not; "" where it is
+  bool is_configuration = false;  // names no launcher: the framework's own is assumed
 };
 
 struct RunReading {

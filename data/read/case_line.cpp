@@ -10,6 +10,7 @@
 #include "data/read/case_measured.h"
 #include "data/read/case_members.h"
 #include "data/read/case_plan.h"
+#include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -59,6 +60,19 @@ void read_batch(ObjectReader& reader, Job& job, const Plan& plan) {
   }
 }
 
+// The word alone is peft's adapters as they come.
+void read_trained(ObjectReader& reader, Job& job) {
+  const TrainedParameters trained = choice_or(reader, "trained", trained_parameters(job));
+  if (trained == trained_parameters(job)) {
+    return;
+  }
+  if (trained == TrainedParameters::kAll) {
+    throw reader.error("trained",
+                       "found \"all\" beside \"adapters\", expected \"adapters\" or nothing");
+  }
+  job.adapters = kDefaultAdapters;
+}
+
 void read_training(const JsonValue& value, const std::string& file, Job& job, Plan& plan) {
   ObjectReader reader(value, file);
   job.sequence_length = reader.integer("sequence_length", 1, kMaxTokens);
@@ -71,10 +85,15 @@ void read_training(const JsonValue& value, const std::string& file, Job& job, Pl
   }
   plan.precision = choice_or(reader, "precision", plan.precision);
   job.optimizer = choice_or(reader, "optimizer", job.optimizer);
-  if (choice_or(reader, "trained", trained_parameters(job)) == TrainedParameters::kAdapters &&
-      job.adapters.rank == 0) {
-    job.adapters = kDefaultAdapters;
+  if (is_given(reader, "adapters")) {
+    job.adapters = read_adapters(reader.value("adapters"), file);
   }
+  if (is_given(reader, "quantization")) {
+    job.quantized = read_quantization(reader.value("quantization"), file);
+  }
+  reader.ignore("adapters");
+  reader.ignore("quantization");
+  read_trained(reader, job);
   read_batch(reader, job, plan);
   reader.finish();
 }

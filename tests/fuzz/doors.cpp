@@ -93,7 +93,8 @@ void open_run(const std::string& path, const std::string& bytes) {
   RunSettings settings = settings_from_file(
       path, notes, {.cluster_gpus = one_node().world_size(), .node_gpus = one_node().gpus_per_node},
       library());
-  if (settings.format == RunFormat::kDeepspeed || !settings.model_name.name.empty()) {
+  if (settings.format == RunFormat::kDeepspeed || settings.format == RunFormat::kTransformers ||
+      !settings.model_name.name.empty()) {
     settings.model = "llama3-8b";
   }
   const RunReading run = read_run(settings, one_node(), library());

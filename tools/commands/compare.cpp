@@ -5,6 +5,7 @@
 #include <map>
 
 #include "data/frameworks/profile_fields.h"
+#include "data/read/case_tuning.h"
 #include "estimator/estimate.h"
 #include "estimator/plan/parameters.h"
 #include "tools/commands/command.h"
@@ -51,6 +52,8 @@ void add_job(Table& table, const Job& left, const Job& right) {
             std::string(name_of(right.optimizer)));
   add_words(table, kind, "trained", std::string(name_of(trained_parameters(left))),
             std::string(name_of(trained_parameters(right))));
+  add_words(table, kind, "adapters", text_of(left.adapters), text_of(right.adapters));
+  add_words(table, kind, "quantization", text_of(left.quantized), text_of(right.quantized));
   add_numbers(table, kind, "hidden_dropout", left.hidden_dropout, right.hidden_dropout);
   add_numbers(table, kind, "attention_dropout", left.attention_dropout, right.attention_dropout);
 }

@@ -7,6 +7,7 @@
 #include "tools/from/log.h"
 #include "tools/from/shell.h"
 #include "tools/from/toml.h"
+#include "tools/from/trainer.h"
 #include "tools/from/yaml.h"
 
 namespace shardplan {
@@ -89,6 +90,12 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
     return std::ranges::any_of(value.members,
                                [name](const JsonMember& member) { return member.name == name; });
   };
+  if (value.kind == JsonKind::kObject && !has("zero_optimization")) {
+    RunSettings flat = section_settings(value, file, RunFormat::kTransformers);
+    if (is_of_trainer(flat.arguments)) {
+      return settings_of_trainer({.own = std::move(flat.arguments), .file = file, .path = file});
+    }
+  }
   if (has("training") && has("parallelism")) {  // job.save_config_file
     return section_settings(value, file, RunFormat::kTorchtitan);
   }
@@ -96,13 +103,10 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
       has("train_batch_size")) {
     return section_settings(value, file, RunFormat::kDeepspeed);
   }
-  if (std::ranges::any_of(value.members, [](const JsonMember& member) {
+  if (has("fsdp_config") || std::ranges::any_of(value.members, [](const JsonMember& member) {
         return member.name.starts_with("fsdp_") || member.name == "transformer_layer_cls_to_wrap";
       })) {  // transformers' fsdp_config
-    throw InputError(file +
-                     ": found FSDP of transformers' Trainer, which no profile describes; expected "
-                     "DeepSpeed's configuration; --framework torchtitan is FSDP2 as torchtitan "
-                     "uses it");
+    return settings_of_fsdp(value, file);
   }
   if (value.kind != JsonKind::kObject && value.kind != JsonKind::kArray) {
     throw InputError(place(file, value.line, value.pointer) + "found " + describe(value) +

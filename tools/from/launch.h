@@ -18,6 +18,10 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
                                const std::string& path, const Library& library,
                                std::vector<std::string>& notes);
 
+// "llamafactory-cli train sft.yaml", "src/train.py sft.yaml", "sft.py --config sft.yaml": the file
+// that is the training; "" where none is.
+std::string configuration_of(const Launch& launch);
+
 bool is_yaml_name(const std::string& word);      // "sft.yaml", "sft.yml"
 bool is_argument_name(const std::string& word);  // "--bf16"
 

@@ -26,6 +26,7 @@ class ScriptReader {
   static constexpr const char* kNumGpus = "the number of GPUs";
 
   std::optional<std::string> file_beside(const std::string& path) const;
+  const ArgumentRow* row_of(const std::string& name) const;
   bool matters(const std::string& name) const;
   std::map<std::string, std::string> told(const Launch& launch) const;
   std::vector<Launch> chosen(const ShellScript& script) const;
@@ -59,6 +60,7 @@ class ScriptReader {
   const ScriptRequest& request_;
   const Library& library_;
   const ArgumentTable table_;
+  const ArgumentTable trainer_table_;
   ShellGiven given_;
 };
 

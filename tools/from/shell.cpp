@@ -33,7 +33,8 @@ ScriptReader::ScriptReader(std::string text, std::string file, const ScriptReque
       file_(std::move(file)),
       request_(request),
       library_(library),
-      table_(argument_table(library, "megatron")) {
+      table_(argument_table(library, "megatron")),
+      trainer_table_(argument_table(library, "transformers")) {
   given_.values = slurm_variables(text_, file_);
   for (const std::string& word : request.set_words) {
     const std::size_t equals = word.find('=');
@@ -65,7 +66,7 @@ RunSettings ScriptReader::settings(std::vector<std::string>& notes) {
   }
   Launch launch = the_one(trainings);
   for (const std::string& word : request_.set_words) {  // before it is looked for
-    if (word.starts_with("deepspeed=")) {
+    if (word.starts_with("deepspeed=") || word.starts_with("fsdp_config=")) {
       launch.arguments.push_back("--" + word);
     }
   }
@@ -123,9 +124,20 @@ std::optional<std::string> ScriptReader::file_beside(const std::string& path) co
   return std::nullopt;
 }
 
+// Megatron-LM's, else the Trainer's: "--micro_batch_size" is its micro_batch_size.
+const ArgumentRow* ScriptReader::row_of(const std::string& name) const {
+  const ArgumentRow* const row = find_row(table_, name);
+  if (row != nullptr || !name.starts_with("--")) {
+    return row;
+  }
+  std::string bare = name.substr(2);
+  std::ranges::replace(bare, '-', '_');
+  return find_row(trainer_table_, bare);
+}
+
 // Whether the answer depends on it: not on what no table knows, but on torchtitan's "a.b".
 bool ScriptReader::matters(const std::string& name) const {
-  const ArgumentRow* const row = find_row(table_, name);
+  const ArgumentRow* const row = row_of(name);
   const bool counts = row == nullptr ? name.find('.') != std::string::npos
                                      : row->effect == SettingEffect::kRead ||
                                            row->effect == SettingEffect::kRefused;
@@ -148,7 +160,7 @@ std::map<std::string, std::string> ScriptReader::told(const Launch& launch) cons
     }
     // "$MORE" behind all values of an argument is of more of them, and none where nothing sets
     // it.
-    const ArgumentRow* const row = find_row(table_, name);
+    const ArgumentRow* const row = find_row(table_, name);  // of others a list may follow
     const bool is_full = row != nullptr && (row->num_values == 0 || values[name] != name);
     if (!word.starts_with('$') || !is_full) {
       values[name] += " " + word;

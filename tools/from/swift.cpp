@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "tools/from/megatron_attributes.h"
-#include "tools/from/trainer.h"
 
 namespace shardplan {
 namespace {
@@ -87,6 +86,37 @@ std::string printed(const std::vector<std::string>& values) {
   return word == "true" ? "True" : word == "false" ? "False" : word == "none" ? "None" : word;
 }
 
+// Muon's is not distributed, whatever the arguments say (ms-swift 3602360
+// swift/megatron/arguments/megatron_args.py, _check_muon).
+void drop_distributed_optimizer(RunSettings& settings) {
+  const bool has_muon = std::ranges::any_of(settings.arguments, [](const Setting& each) {
+    return each.name == "--optimizer" && !each.values.empty() &&
+           each.values.front().find("muon") != std::string::npos;
+  });
+  if (has_muon) {
+    std::erase_if(settings.arguments,
+                  [](const Setting& each) { return each.name == "--use-distributed-optimizer"; });
+  }
+}
+
+// Where sequences are not packed, max_length only bounds them.
+void note_bound(const std::vector<Setting>& words, std::vector<std::string>& notes) {
+  const auto named = [&](std::string_view name) {
+    return std::ranges::find_if(words, [&](const Setting& each) {
+      std::string attribute = each.name.substr(2);
+      std::ranges::replace(attribute, '-', '_');
+      return attribute == name;
+    });
+  };
+  const auto length = named("max_length");
+  const auto packing = named("packing");
+  const bool is_packed = packing != words.end() && printed(packing->values) == "True";
+  if (length != words.end() && !length->values.empty() && !is_packed) {
+    notes.push_back(length->place + "found " + length->values.front() +
+                    ", took all sequences to be as long; --sequence-length says otherwise");
+  }
+}
+
 }  // namespace
 
 bool is_swift_program(const std::string& program) {
@@ -94,7 +124,7 @@ bool is_swift_program(const std::string& program) {
 }
 
 RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
-                              const Library& library) {
+                              const Library& library, std::vector<std::string>& notes) {
   const ArgumentTable table = argument_table(library, "megatron");
   RunSettings settings;
   settings.file = file;
@@ -108,8 +138,8 @@ RunSettings settings_of_swift(const std::vector<Setting>& words, const std::stri
   for (const Setting& word : words) {
     std::string attribute = word.name.substr(2);
     std::ranges::replace(attribute, '-', '_');
-    if (attribute == "model") {
-      settings.model_name = word;
+    if (attribute == "model" || (attribute == "load" && settings.model_name.name.empty())) {
+      settings.model_name = word;  // of a converted checkpoint its name
     }
     const auto* const other = std::ranges::find(
         kNames, attribute, [](const auto& each) { return std::string_view(each.first); });
@@ -129,41 +159,45 @@ RunSettings settings_of_swift(const std::vector<Setting>& words, const std::stri
                                   .values = is_switch ? std::vector<std::string>{} : word.values,
                                   .place = word.place});
   }
+  drop_distributed_optimizer(settings);
+  note_bound(words, notes);
   return settings;
 }
 
 bool is_swift_trainer(const std::string& program) {
-  return program == "swift sft" || program == "swift pt";
+  return program == "swift sft" || program == "swift pt" || program.ends_with("swift/cli/sft.py") ||
+         program.ends_with("swift/cli/pt.py");
 }
 
-RunSettings settings_of_swift_trainer(std::vector<Setting> own, const std::string& file,
-                                      const std::string& path) {
+RunSettings settings_of_swift_trainer(TrainerWords words) {
+  std::vector<Setting>& own = words.own;
+  words.project = TrainerProject::kSwift;
   for (Setting& each : own) {
-    const bool is_half = each.name == "torch_dtype" && each.values.front() == "float16";
-    each.name = each.name == "model" ? "model_name_or_path" : is_half ? "fp16" : each.name;
-    each.values = is_half ? std::vector<std::string>{"true"} : each.values;
+    const std::string type = each.name == "torch_dtype" ? each.values.front() : "";
+    if (type == "float16" || type == "float32") {
+      each.name = type == "float16" ? "fp16" : "bf16";
+      each.values = {type == "float16" ? "true" : "false"};
+    }
   }
   const auto is_given = [&](const char* name) {
     return std::ranges::find(own, name, &Setting::name) != own.end();
   };
-  const bool is_silent = !is_given("tuner_type") && !is_given("train_type");
-  if (is_silent) {
-    own.push_back({.name = "tuner_type", .values = {"lora"}, .place = file + ": tuner_type: "});
-  }
   for (const auto& [name, value] : kTrainerDefaults) {
     if (!is_given(name) && !(name == std::string_view("bf16") && is_given("fp16"))) {
       own.insert(own.begin(),
-                 {.name = name, .values = {value}, .place = file + ": " + name + ": "});
+                 {.name = name, .values = {value}, .place = words.file + ": " + name + ": "});
     }
   }
   const auto named = std::ranges::find(own, "deepspeed", &Setting::name);
   const std::string word = named == own.end() || named->values.empty() ? "" : named->values.front();
   if (!word.starts_with("zero") || word.ends_with(".json")) {
-    return settings_of_trainer(std::move(own), file, path);
+    return settings_of_trainer(std::move(words));
   }
-  RunSettings settings = settings_with_model(own, file);
-  settings.arguments = zero_settings(word, named->place);
-  settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
+  std::vector<Setting> shipped = zero_settings(word, named->place);
+  own.erase(named);
+  RunSettings settings = settings_of_trainer(std::move(words));
+  settings.format = RunFormat::kDeepspeed;
+  settings.arguments.insert(settings.arguments.begin(), shipped.begin(), shipped.end());
   return settings;
 }
 

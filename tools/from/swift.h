@@ -7,6 +7,7 @@
 
 #include "data/arguments/run_settings.h"
 #include "tools/from/shell/launch.h"
+#include "tools/from/trainer.h"
 
 namespace shardplan {
 
@@ -15,14 +16,13 @@ bool is_swift_program(const std::string& program);
 
 // As arguments of Megatron-LM, behind ms-swift's defaults where they are others.
 RunSettings settings_of_swift(const std::vector<Setting>& words, const std::string& file,
-                              const Library& library);
+                              const Library& library, std::vector<std::string>& notes);
 
-// "swift sft", "swift pt".
+// "swift sft", "swift pt", "swift/cli/sft.py".
 bool is_swift_trainer(const std::string& program);
 
-// `own`: a Trainer's settings, by name without dashes. Behind them stands what ms-swift has where
-// they are silent; "zero2" and "zero3" are its configurations of DeepSpeed.
-RunSettings settings_of_swift_trainer(std::vector<Setting> own, const std::string& file,
-                                      const std::string& path);
+// Behind a Trainer's settings stands what ms-swift has where they are silent; "zero2" and "zero3"
+// are its configurations of DeepSpeed.
+RunSettings settings_of_swift_trainer(TrainerWords words);
 
 }  // namespace shardplan

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "data/read/json_message.h"
 #include "data/read/text_file.h"
+#include "tools/from/accelerate.h"
 #include "tools/from/file.h"
 #include "tools/from/yaml.h"
 
@@ -15,38 +15,194 @@ namespace {
 
 constexpr const char* kConfiguration = "deepspeed";
 
-// DeepSpeed's own is JSON, accelerate's YAML.
-RunSettings settings_of_file(const Setting& named, const std::string& path, bool is_accelerates) {
-  const std::string name = named.values.empty() ? "" : named.values.front();
-  const std::string found = file_beside(name, path);
-  if (found.empty()) {
-    throw InputError(named.place + "found no file '" + shown(name, Encoding::kUnchecked) +
-                     "', nor one of its name beside this one, expected DeepSpeed's configuration");
+const Setting* setting_named(const std::vector<Setting>& settings, std::string_view name) {
+  const auto found = std::ranges::find(settings.rbegin(), settings.rend(), name, &Setting::name);
+  return found == settings.rend() ? nullptr : &*found;
+}
+
+bool has_any(const std::vector<Setting>& settings, std::initializer_list<std::string_view> names) {
+  return std::ranges::any_of(
+      names, [&](std::string_view name) { return setting_named(settings, name) != nullptr; });
+}
+
+std::string word_of(const Setting* setting) {
+  return setting == nullptr || setting->values.empty() ? "" : setting->values.front();
+}
+
+bool is_yaml(const std::string& name) {
+  return name.ends_with(".yaml") || name.ends_with(".yml");
+}
+
+// The program whose names these are.
+TrainerProject project_of(const std::vector<Setting>& own) {
+  if (has_any(own, {"finetuning_type", "cutoff_len", "stage", "template"}) &&
+      !has_any(own, {"tuner_type", "train_type"})) {
+    return TrainerProject::kFactory;
   }
-  if (!is_accelerates && (found.ends_with(".yaml") || found.ends_with(".yml"))) {
-    return settings_from_accelerate(read_text_file(found), found);
+  if (has_any(own, {"base_model", "sequence_len"})) {
+    return TrainerProject::kAxolotl;
   }
-  RunSettings settings = settings_from_json(read_text_file(found), found);
-  if (settings.format != RunFormat::kDeepspeed) {
-    throw InputError(named.place + "found '" + shown(name, Encoding::kUnchecked) +
-                     "', which is none of DeepSpeed, expected its configuration");
+  if (has_any(own, {"tuner_type", "train_type"})) {
+    return TrainerProject::kSwift;
+  }
+  const bool is_trl = has_any(
+      own, {"packing", "use_peft", "loss_type", "dataset_mixer", "dataset_mixture",
+            "completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_name"});
+  const bool is_other = has_any(own, {"block_size", "model_max_length", "dataset_path", "data_path",
+                                      "do_train", "train_file"});
+  return is_trl && !is_other ? TrainerProject::kTrl : TrainerProject::kTransformers;
+}
+
+// Trainings that the Trainer does not run, though their files look alike.
+void refuse_others(const std::vector<Setting>& own, const std::string& file) {
+  if (has_any(own, {"model_class", "dist_config.name", "init_config.name", "train_dataset"}) &&
+      has_any(own, {"model"})) {
+    throw InputError(file +
+                     ": found a training of LLaMA-Factory's version 1, a loop of its own with an "
+                     "FSDP2, a loss and an optimizer of its own, which are not described; expected "
+                     "a file of its first version (model_name_or_path), or options: --framework "
+                     "transformers with --model, --sequence-length, --zero and so on");
+  }
+  if (has_any(own, {"tensor_model_parallel_size", "megatron_bridge_args"}) &&
+      !has_any(own, {kConfiguration})) {
+    throw InputError(file +
+                     ": found a training of LLaMA-Factory by Megatron, whose settings are no "
+                     "arguments of Megatron-LM; expected options: --framework megatron with "
+                     "--model, --sequence-length, --tp, --pp and so on");
+  }
+}
+
+// {"use_reentrant": false}, as words of a command line say it.
+void add_inline(std::vector<Setting>& settings, const Setting& setting) {
+  const JsonValue value = parse_json(setting.values.front(), setting.place + "JSON");
+  const RunSettings inner = section_settings(value, setting.place, RunFormat::kTransformers);
+  for (const Setting& each : inner.arguments) {
+    settings.push_back({.name = setting.name + "." + each.name,
+                        .values = each.values,
+                        .place = setting.place + each.name + ": "});
+  }
+}
+
+std::vector<Setting> expanded(const std::vector<Setting>& own) {
+  std::vector<Setting> settings;
+  for (const Setting& setting : own) {
+    const std::string word = word_of(&setting);
+    const bool is_json = word.starts_with('{') && word.ends_with('}') && word.size() > 2 &&
+                         setting.name != kConfiguration;
+    if (is_json) {
+      add_inline(settings, setting);
+    } else {
+      settings.push_back(setting);
+    }
   }
   return settings;
 }
 
-// Of accelerate's deepspeed_config what is a setting of DeepSpeed
-// (accelerate 1.10 utils/dataclasses.py, DeepSpeedPlugin).
-constexpr std::array<std::pair<const char*, const char*>, 5> kAccelerate = {{
-    {"deepspeed_config.zero_stage", "zero_optimization.stage"},
-    {"deepspeed_config.gradient_accumulation_steps", "gradient_accumulation_steps"},
-    {"deepspeed_config.gradient_clipping", "gradient_clipping"},
-    {"deepspeed_config.offload_optimizer_device", "zero_optimization.offload_optimizer.device"},
-    {"deepspeed_config.offload_param_device", "zero_optimization.offload_param.device"},
-}};
+// ms-swift 3602360 swift/config/fsdp2.json.
+std::vector<Setting> swift_fsdp(const Setting& named) {
+  std::vector<Setting> settings;
+  for (const auto& [name, value] :
+       {std::pair{"fsdp", "full_shard auto_wrap"}, std::pair{"fsdp_config.version", "2"},
+        std::pair{"fsdp_config.reshard_after_forward", "true"},
+        std::pair{"fsdp_config.activation_checkpointing", "true"},
+        std::pair{"fsdp_config.cpu_ram_efficient_loading", "true"}}) {
+    settings.push_back({.name = name, .values = {value}, .place = named.place + name + ": "});
+  }
+  return settings;
+}
 
-const Setting* setting_named(const std::vector<Setting>& settings, std::string_view name) {
-  const auto found = std::ranges::find(settings.rbegin(), settings.rend(), name, &Setting::name);
-  return found == settings.rend() ? nullptr : &*found;
+std::vector<Setting> settings_in_fsdp_file(const JsonValue& value, const std::string& file) {
+  std::vector<Setting> settings = section_settings(value, file, RunFormat::kTransformers).arguments;
+  for (Setting& each : settings) {
+    const bool is_whole =
+        each.name == "fsdp" || each.name.starts_with("fsdp_config.") || each.name.starts_with("_");
+    each.name = is_whole ? each.name : "fsdp_config." + each.name;
+  }
+  return settings;
+}
+
+// The file of FSDP that `fsdp_config` names; of ms-swift `fsdp` does.
+std::vector<Setting> fsdp_file(const Setting& named, const std::string& path) {
+  const std::string name = word_of(&named);
+  const std::string found = file_beside(name, path);
+  if (found.empty()) {
+    throw InputError(named.place + "found no file '" + shown(name, Encoding::kUnchecked) +
+                     "', nor one of its name beside this one, expected a configuration of FSDP");
+  }
+  const JsonValue value = parse_json(read_text_file(found), found);
+  if (value.kind != JsonKind::kObject) {
+    throw InputError(named.place + "found '" + shown(name, Encoding::kUnchecked) +
+                     "', which is no object, expected a configuration of FSDP");
+  }
+  return settings_in_fsdp_file(value, found);
+}
+
+// Settings of FSDP under one name each, those of named files among them.
+std::vector<Setting> with_fsdp(const std::vector<Setting>& own, const std::string& path) {
+  std::vector<Setting> settings;
+  for (Setting setting : own) {
+    const std::string word = word_of(&setting);
+    const bool names_file =
+        (setting.name == "fsdp_config" || setting.name == "fsdp") && word.ends_with(".json");
+    std::vector<Setting> more;
+    if (names_file) {
+      more = fsdp_file(setting, path);
+    } else if (setting.name == "fsdp" && word == "fsdp2") {
+      more = swift_fsdp(setting);
+    } else {
+      more.push_back(std::move(setting));
+    }
+    for (Setting& each : more) {
+      each.name = without_fsdp(each.name);
+      settings.push_back(std::move(each));
+    }
+  }
+  return settings;
+}
+
+// DeepSpeed's configuration that stands in the Trainer's own, as axolotl's may; it is taken out.
+std::vector<Setting> take_deepspeed(std::vector<Setting>& own) {
+  constexpr std::string_view kInner = "deepspeed.";
+  std::vector<Setting> inner;
+  for (Setting& each : own) {
+    if (each.name.starts_with(kInner)) {
+      inner.push_back(each);
+      inner.back().name.erase(0, kInner.size());
+    }
+  }
+  std::erase_if(own, [&](const Setting& each) { return each.name.starts_with(kInner); });
+  return inner;
+}
+
+RunSettings sharding_of(TrainerWords& words) {
+  RunSettings inner;
+  inner.arguments = take_deepspeed(words.own);
+  const Setting* const named = setting_named(words.own, kConfiguration);
+  const std::string word = word_of(named);
+  const bool is_off = word.empty() || word == "false" || word == "none" || word == "None";
+  RunSettings around;
+  around.format = RunFormat::kTransformers;
+  if (!words.launcher.empty()) {
+    around = settings_of_accelerate(words.launcher, words.file, words.path);
+  }
+  if (!inner.arguments.empty() && is_off) {
+    inner.format = RunFormat::kDeepspeed;
+    inner.num_gpus = around.num_gpus;
+    return inner;
+  }
+  if (is_off) {
+    return around;
+  }
+  RunSettings settings = deepspeed_settings(*named, words.path);
+  if (settings.num_gpus == 0) {
+    settings.num_gpus = around.num_gpus;
+  }
+  if (around.format == RunFormat::kDeepspeed) {
+    return settings;  // the Trainer's own word goes before its launcher's
+  }
+  settings.arguments.insert(settings.arguments.begin(), around.arguments.begin(),
+                            around.arguments.end());
+  return settings;
 }
 
 }  // namespace
@@ -68,92 +224,100 @@ std::string file_beside(const std::string& name, const std::string& path) {
   return found == tried.end() ? "" : found->string();
 }
 
-RunSettings settings_of_trainer(std::vector<Setting> own, const std::string& file,
-                                const std::string& path) {
-  const Setting* const named = setting_named(own, kConfiguration);
-  if (named == nullptr && setting_named(own, "tensor_model_parallel_size") != nullptr) {
-    throw InputError(file +
-                     ": found a training of LLaMA-Factory by Megatron, whose settings are no "
-                     "arguments of Megatron-LM; expected options: --framework megatron with "
-                     "--model, --sequence-length, --tp, --pp and so on");
+std::string without_fsdp(const std::string& name) {
+  constexpr std::string_view kTwice = "fsdp_config.fsdp_";
+  return name.starts_with(kTwice) ? "fsdp_config." + name.substr(kTwice.size()) : name;
+}
+
+RunSettings settings_of_fsdp(const JsonValue& value, const std::string& file) {
+  TrainerWords words = {.own = settings_in_fsdp_file(value, file), .file = file, .path = file};
+  if (setting_named(words.own, "fsdp") == nullptr) {
+    words.own.push_back({.name = "fsdp", .values = {"full_shard auto_wrap"}, .place = file + ": "});
   }
-  if (named == nullptr) {
-    throw InputError(file +
-                     ": found a training of transformers' Trainer without deepspeed, whose "
-                     "DistributedDataParallel or FSDP no profile describes; expected deepspeed: "
-                     "FILE, or --set deepspeed=FILE of DeepSpeed's configuration or accelerate's; "
-                     "--framework torchtitan is FSDP2 as torchtitan uses it");
-  }
-  RunSettings settings = settings_with_model(own, file);
-  RunSettings sharding = settings_of_file(*named, path, false);
-  settings.num_gpus = sharding.num_gpus;  // which accelerate's says
-  settings.arguments = std::move(sharding.arguments);
-  settings.arguments.insert(settings.arguments.end(), own.begin(), own.end());
+  RunSettings settings = settings_of_trainer(std::move(words));
+  settings.is_configuration = true;
   return settings;
 }
 
-RunSettings settings_with_model(const std::vector<Setting>& own, const std::string& file) {
-  RunSettings settings;
-  settings.format = RunFormat::kDeepspeed;
-  settings.file = file;
-  for (const char* const name : {"base_model", "model_name_or_path"}) {
-    if (const Setting* const model = setting_named(own, name)) {
+RunSettings deepspeed_settings(const Setting& named, const std::string& path) {
+  const std::string name = word_of(&named);
+  if (name.starts_with('{')) {
+    return section_settings(parse_json(name, named.place + "JSON"), named.place,
+                            RunFormat::kDeepspeed);
+  }
+  const std::string found = file_beside(name, path);
+  if (found.empty()) {
+    throw InputError(named.place + "found no file '" + shown(name, Encoding::kUnchecked) +
+                     "', nor one of its name beside this one, expected DeepSpeed's configuration");
+  }
+  if (is_yaml(found)) {
+    if (found == path) {  // a configuration that names itself
+      throw InputError(found +
+                       ": found no configuration of accelerate, expected "
+                       "compute_environment and distributed_type");
+    }
+    return settings_of_accelerate(accelerate_file(read_text_file(found), found), found, found);
+  }
+  RunSettings settings = settings_from_json(read_text_file(found), found);
+  if (settings.format != RunFormat::kDeepspeed) {
+    throw InputError(named.place + "found '" + shown(name, Encoding::kUnchecked) +
+                     "', which is none of DeepSpeed, expected its configuration");
+  }
+  return settings;
+}
+
+void add_configuration(std::vector<Setting>& own, const std::vector<std::string>& set_words) {
+  for (const std::string& word : set_words) {
+    const std::size_t equals = std::min(word.find('='), word.size() - 1);
+    const std::string name = word.substr(0, equals);
+    if (name == kConfiguration || name == "fsdp_config") {
+      own.push_back(
+          {.name = name, .values = {word.substr(equals + 1)}, .place = "--set " + word + ": "});
+    }
+  }
+}
+
+bool is_of_trainer(const std::vector<Setting>& settings) {
+  const bool is_axolotl =
+      has_any(settings, {"base_model"}) &&
+      has_any(settings, {"sequence_len", "micro_batch_size", "datasets", "adapter"});
+  const bool is_swift =
+      has_any(settings, {"model"}) && has_any(settings, {"tuner_type", "train_type", "model_class",
+                                                         "dist_config.name", "train_dataset"});
+  return is_axolotl || is_swift ||
+         (has_any(settings, {"model_name_or_path"}) &&
+          has_any(settings, {"per_device_train_batch_size", "finetuning_type", "dataset_name",
+                             "output_dir", "learning_rate", "dataset"}));
+}
+
+RunSettings settings_of_trainer(TrainerWords words) {
+  words.own = with_fsdp(expanded(words.own), words.path);
+  refuse_others(words.own, words.file);
+  RunSettings settings = sharding_of(words);
+  settings.file = words.file;
+  settings.trainer = words.project.value_or(project_of(words.own));
+  settings.model_name = {};
+  for (const char* const name : {"model", "base_model", "model_name_or_path"}) {
+    if (const Setting* const model = setting_named(words.own, name)) {
       settings.model_name = *model;
     }
   }
+  settings.arguments.insert(settings.arguments.end(), words.own.begin(), words.own.end());
   return settings;
 }
 
-RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::string& file,
-                                   const std::string& path) {
-  RunSettings settings;
-  const Setting* const named = setting_named(own, "deepspeed_config.deepspeed_config_file");
-  if (named != nullptr) {
-    settings = settings_of_file(*named, path, true);
-  }
-  settings.format = RunFormat::kDeepspeed;
-  settings.file = file;
-  for (const auto& [name, meant] : kAccelerate) {
-    if (const Setting* const each = setting_named(own, name)) {
-      settings.arguments.push_back({.name = meant, .values = each->values, .place = each->place});
-    }
-  }
-  if (const Setting* const mixed = setting_named(own, "mixed_precision")) {
-    for (const char* const type : {"bf16", "fp16"}) {
-      if (mixed->values.front() == type) {
-        settings.arguments.push_back(
-            {.name = std::string(type) + ".enabled", .values = {"true"}, .place = mixed->place});
-      }
-    }
-  }
-  if (const Setting* const ranks = setting_named(own, "num_processes")) {
-    constexpr std::int64_t kMostRanks = std::int64_t{1} << 22;
-    const std::string& word = ranks->values.front();
-    const auto [end, problem] =
-        std::from_chars(word.data(), word.data() + word.size(), settings.num_gpus);
-    if (problem != std::errc() || end != word.data() + word.size() || settings.num_gpus < 1 ||
-        settings.num_gpus > kMostRanks) {
-      throw InputError(ranks->place + "found \"" + shown(word, Encoding::kUnchecked) +
-                       "\", expected an integer from 1 to " + std::to_string(kMostRanks));
-    }
-  }
-  return settings;
-}
-
-std::string named_model(const Setting& model_name, const std::string& file,
+std::string known_model(const Setting& model_name, const std::string& file,
                         const Library& library) {
-  const std::string name = model_name.values.empty() ? "" : model_name.values.front();
+  const std::string name = word_of(&model_name);
   std::string config = name.empty() ? "" : file_beside(name + "/config.json", file);
-  if (!config.empty()) {
-    return config;
-  }
-  std::string preset = library.published_model(name);
-  if (preset.empty()) {
-    throw InputError(model_name.place + "found '" + shown(name, Encoding::kUnchecked) +
-                     "', whose sizes are not known here, expected --model NAME beside it (see "
-                     "`shardplan list models`) or --model of its config.json");
-  }
-  return preset;
+  return config.empty() ? library.published_model(name) : config;
+}
+
+InputError unknown_model(const Setting& model_name) {
+  return InputError(model_name.place + "found '" +
+                    shown(word_of(&model_name), Encoding::kUnchecked) +
+                    "', whose sizes are not known here, expected --model NAME beside it (see "
+                    "`shardplan list models`) or --model of its config.json");
 }
 
 }  // namespace shardplan

@@ -1,7 +1,8 @@
-// A training of transformers' Trainer under DeepSpeed: a script's arguments, TRL's, LLaMA-Factory's
-// or axolotl's YAML, and the DeepSpeed configuration that they name; accelerate's of DeepSpeed.
+// A training of transformers' Trainer: a script's arguments, TRL's, LLaMA-Factory's, axolotl's or
+// ms-swift's file, and the configurations of DeepSpeed, FSDP and accelerate that they name.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,21 +15,38 @@ namespace shardplan {
 // from a folder above it, as from the root of a repository; "" if it is nowhere.
 std::string file_beside(const std::string& name, const std::string& path);
 
-// `own`: by name, with "true" and "false" for switches. `deepspeed` names the configuration, which
-// is looked for where it says, beside the file and in the folders above it. InputError where it is
-// not there or none is named.
-RunSettings settings_of_trainer(std::vector<Setting> own, const std::string& file,
-                                const std::string& path);
+struct TrainerWords {
+  std::vector<Setting> own;                    // by name, with "true" and "false" for switches
+  std::vector<Setting> launcher = {};          // of accelerate, as its file has them
+  std::optional<TrainerProject> project = {};  // of its command; else what the names say
+  std::string file;                            // as messages name it
+  std::string path;                            // where the files that it names are looked for
+};
 
-// A run of DeepSpeed without settings, around the model that a Trainer's settings name.
-RunSettings settings_with_model(const std::vector<Setting>& own, const std::string& file);
+// Whether a file with settings of these names is one of a Trainer's, and whose.
+bool is_of_trainer(const std::vector<Setting>& settings);
 
-// accelerate's deepspeed_config, as settings of DeepSpeed.
-RunSettings settings_of_accelerate(const std::vector<Setting>& own, const std::string& file,
-                                   const std::string& path);
+// `deepspeed` and `fsdp_config` name files, which are looked for where they say, beside the file
+// and in the folders above it; InputError where they are not there, and for trainings that are not
+// the Trainer's.
+RunSettings settings_of_trainer(TrainerWords words);
 
-// The model that a file trains by its published name or by its folder, as preset or path.
-// InputError where the library has none of that name.
-std::string named_model(const Setting& model_name, const std::string& file, const Library& library);
+// Adds what --set deepspeed=FILE and --set fsdp_config=FILE name.
+void add_configuration(std::vector<Setting>& own, const std::vector<std::string>& set_words);
+
+// transformers' fsdp_config alone, or ms-swift's with it, of a run without other settings.
+RunSettings settings_of_fsdp(const JsonValue& value, const std::string& file);
+
+// DeepSpeed's configuration, which the setting names.
+RunSettings deepspeed_settings(const Setting& named, const std::string& path);
+
+// "fsdp_config.fsdp_version" and "fsdp_config.version" are one setting (transformers 5.17
+// training_args.py, _process_fsdp_args; axolotl utils/schemas/validation.py).
+std::string without_fsdp(const std::string& name);
+
+// The model that a file trains by its published name or by its folder, as preset or path; "" where
+// the library has none of that name.
+std::string known_model(const Setting& model_name, const std::string& file, const Library& library);
+InputError unknown_model(const Setting& model_name);
 
 }  // namespace shardplan

@@ -9,9 +9,10 @@
 #include <charconv>
 
 #include "data/read/json_message.h"
-#include "tools/from/file.h"
+#include "tools/from/accelerate.h"
 #include "tools/from/shell/words.h"
 #include "tools/from/trainer.h"
+#include "tools/from/yaml_scalar.h"
 
 namespace shardplan {
 namespace {
@@ -135,6 +136,23 @@ std::vector<Setting> settings_of(const YAML::Node& map, const std::string& file,
   return settings;
 }
 
+// What is not quoted is of the type that PyYAML finds in it.
+std::string scalar_of(const YAML::Node& node) {
+  return node.Tag() == "?" ? as_pyyaml_reads(node.Scalar()) : node.Scalar();
+}
+
+// Values one after the other; of stages of data, which are mappings, none has a size.
+std::string list_of(const YAML::Node& list) {
+  std::string text;
+  for (const YAML::Node& item : list) {
+    if (!item.IsScalar()) {
+      return "[...]";
+    }
+    text += (text.empty() ? "" : ", ") + scalar_of(item);
+  }
+  return text;
+}
+
 constexpr int kDeepest = 8;  // "optimizer.optimizer_factory.name" is three deep
 
 // `members`: read so far.
@@ -157,14 +175,10 @@ void add_section(RunSettings& settings, const YAML::Node& section, const std::st
                     .values = {},
                     .place = place(settings.file, std::int64_t{member.first.Mark().line} + 1, "") +
                              name + ": "};
-    if (is_boolean(node, {"true", "True", "TRUE"})) {
-      setting.values = {"true"};
-    } else if (is_boolean(node, {"false", "False", "FALSE"})) {
-      setting.values = {"false"};
-    } else if (node.IsScalar()) {
-      setting.values = {node.Scalar()};
+    if (node.IsScalar()) {
+      setting.values = {scalar_of(node)};
     } else if (node.IsSequence() && node.size() > 0) {
-      setting.values = {"[...]"};  // stages of data; none has a size
+      setting.values = {list_of(node)};
     }
     if (!setting.values.empty()) {
       settings.arguments.push_back(std::move(setting));
@@ -188,61 +202,6 @@ std::int64_t num_ranks(const std::vector<Setting>& arguments) {
   return ranks;
 }
 
-// axolotl's, one after the other.
-std::string plugins_of(const YAML::Node& list) {
-  std::string names;
-  for (const YAML::Node& plugin : list) {
-    names += (names.empty() ? "" : ", ") + (plugin.IsScalar() ? plugin.Scalar() : "...");
-  }
-  return names;
-}
-
-// What --set deepspeed=FILE says stands behind the file's own settings.
-std::vector<Setting> trainer_settings(const YAML::Node& root, const std::string& file,
-                                      const std::vector<std::string>& set_words) {
-  RunSettings flat;
-  flat.file = file;
-  std::int64_t members = 0;
-  add_section(flat, root, "", 1, members);
-  for (Setting& setting : flat.arguments) {
-    if (setting.name == "plugins" && root["plugins"].IsSequence()) {
-      setting.values = {plugins_of(root["plugins"])};
-    }
-  }
-  constexpr std::string_view kSet = "deepspeed=";
-  for (const std::string& word : set_words) {
-    if (word.starts_with(kSet)) {
-      flat.arguments.push_back({.name = "deepspeed",
-                                .values = {word.substr(kSet.size())},
-                                .place = "--set " + word + ": "});
-    }
-  }
-  return flat.arguments;
-}
-
-// Of transformers' Trainer, LLaMA-Factory or axolotl.
-bool is_trainer(const YAML::Node& root) {
-  return (root["model_name_or_path"] &&
-          (root["per_device_train_batch_size"] || root["finetuning_type"])) ||
-         (root["base_model"] && root["sequence_len"]);
-}
-
-RunSettings accelerate_settings(const YAML::Node& root, const std::string& file) {
-  const YAML::Node type = root["distributed_type"];
-  if (!type.IsScalar() || in_lower_case(type.Scalar()) != "deepspeed") {
-    throw wrong(file, type.Mark(),
-                "distributed_type: found " +
-                    (type.IsScalar() ? shown(type.Scalar(), Encoding::kUnchecked) : "no word") +
-                    ", expected DEEPSPEED; FSDP as accelerate wraps it has no profile, "
-                    "--framework torchtitan is FSDP2 as torchtitan uses it");
-  }
-  return settings_of_accelerate(trainer_settings(root, file, {}), file, file);
-}
-
-bool is_accelerates(const YAML::Node& root) {
-  return root.IsMap() && root["compute_environment"] && root["distributed_type"];
-}
-
 YAML::Node loaded(const std::string& text, const std::string& file) {
   try {
     return YAML::Load(text);
@@ -252,16 +211,37 @@ YAML::Node loaded(const std::string& text, const std::string& file) {
   }
 }
 
+bool is_accelerates(const YAML::Node& root) {
+  return root.IsMap() && root["compute_environment"] && root["distributed_type"];
+}
+
+std::vector<Setting> flat(const YAML::Node& root, const std::string& file) {
+  RunSettings settings;
+  settings.file = file;
+  std::int64_t members = 0;
+  add_section(settings, root, "", 1, members);
+  return settings.arguments;
+}
+
 }  // namespace
 
-RunSettings settings_from_accelerate(const std::string& text, const std::string& file) {
+std::vector<Setting> accelerate_file(const std::string& text, const std::string& file) {
   const YAML::Node root = loaded(text, file);
   if (!is_accelerates(root)) {
     throw InputError(file +
                      ": found no configuration of accelerate, expected compute_environment and "
                      "distributed_type");
   }
-  return accelerate_settings(root, file);
+  return flat(root, file);
+}
+
+std::vector<Setting> trainer_file(const std::string& text, const std::string& file,
+                                  const std::vector<std::string>& set_words,
+                                  std::vector<std::string>& variables) {
+  const YAML::Node root = loaded(with_variables(text, set_words, variables), file);
+  const bool is_of_others =
+      !root.IsMap() || is_accelerates(root) || root["MODEL_ARGS"] || root["parallelism"];
+  return is_of_others ? std::vector<Setting>{} : flat(root, file);
 }
 
 RunSettings settings_from_yaml(const std::string& text, const std::string& file,
@@ -277,17 +257,24 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
     settings.num_gpus = num_ranks(settings.arguments);
     return settings;
   }
-  if (root.IsMap() && is_trainer(root)) {
-    return settings_of_trainer(trainer_settings(root, file, set_words), file, file);
-  }
   if (is_accelerates(root)) {
-    return accelerate_settings(root, file);
+    return settings_of_accelerate(flat(root, file), file, file);
+  }
+  if (root.IsMap() && !root["MODEL_ARGS"]) {
+    std::vector<Setting> own = flat(root, file);
+    if (is_of_trainer(own)) {
+      add_configuration(own, set_words);
+      std::vector<std::string> variables = std::move(settings.variables);
+      settings = settings_of_trainer({.own = std::move(own), .file = file, .path = file});
+      settings.variables = std::move(variables);
+      return settings;
+    }
   }
   if (!root.IsMap() || !root["MODEL_ARGS"]) {
     throw InputError(file +
                      ": found no run in it, expected MODEL_ARGS and ENV_VARS of Megatron-LM's "
                      "tests, model, parallelism and tokens of nanotron, or a training of "
-                     "transformers' Trainer, LLaMA-Factory or axolotl that names deepspeed");
+                     "transformers' Trainer, TRL, LLaMA-Factory, axolotl or ms-swift");
   }
   const YAML::Node mode = root["MODE"];
   if (mode && mode.IsScalar() && mode.Scalar() != "pretraining") {

@@ -11,7 +11,12 @@ namespace shardplan {
 // ${NAME} and $NAME are what `set_words` (NAME=VALUE) say, else stay as they are.
 RunSettings settings_from_yaml(const std::string& text, const std::string& file,
                                const std::vector<std::string>& set_words = {});
-// accelerate's configuration, and nothing else.
-RunSettings settings_from_accelerate(const std::string& text, const std::string& file);
+// accelerate's configuration, and nothing else, by path: "fsdp_config.fsdp_version".
+std::vector<Setting> accelerate_file(const std::string& text, const std::string& file);
+// A mapping that is neither accelerate's, Megatron-LM's nor nanotron's, by path; nothing where it
+// is. `variables` receives every ${NAME}.
+std::vector<Setting> trainer_file(const std::string& text, const std::string& file,
+                                  const std::vector<std::string>& set_words,
+                                  std::vector<std::string>& variables);
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/models/config.h"
+#include "data/read/case_tuning.h"
 #include "estimator/plan/plan.h"
 #include "estimator/plan/units.h"
 #include "tools/options/options.h"
@@ -100,11 +101,15 @@ std::vector<OptionRow> machine_rows() {
                     "a switch of the framework (list options FRAMEWORK); repeatable")),
       input_file(
           "from", "FILE",
-          "the run you have: a Megatron-LM launch script (.sh), test configuration (.yaml) or "
-          "arguments (.json), a configuration of torchtitan (.toml), nanotron (.yaml) or DeepSpeed "
-          "(.json; beside it --model and --sequence-length), or a log that prints the arguments of "
-          "Megatron-LM or the configuration of torchtitan; FILE.sh:LINE means the training of a "
-          "script that begins there"),
+          "the run you have: a launch script (.sh) of Megatron-LM, torchtitan or a Trainer of "
+          "transformers (TRL, LLaMA-Factory, axolotl, ms-swift) or the Trainer's .yaml, a test "
+          "configuration (.yaml) or arguments (.json) of Megatron-LM, a configuration of "
+          "torchtitan "
+          "(.toml), nanotron (.yaml), accelerate (.yaml) or DeepSpeed (.json; beside the last two "
+          "--model and --sequence-length), or a log that prints the arguments of Megatron-LM or "
+          "the "
+          "configuration of torchtitan; FILE.sh:LINE means the training of a script that begins "
+          "there"),
       repeated(
           text("set", "KEY=VALUE",
                "a switch of the framework, a field of the plan, a key of the model's config.json "
@@ -144,6 +149,15 @@ std::vector<OptionRow> training_rows() {
       count("sequence-length", "tokens per sequence; 8k is 8192", 1, kMaxSequenceLength),
       count("global-batch", "sequences per optimizer step, over all GPUs", 1, kMaxBatch),
       choice("optimizer", "default adamw", words_of(kOptimizerKinds)),
+      count("lora-rank", "transformers: train low-rank adapters of this rank; 0: all parameters", 0,
+            kMaxRank),
+      text("lora-targets", "all|A,B",
+           "linear layers with adapters, as q_proj,v_proj; default all seven"),
+      number("lora-dropout", "of the adapters' inputs; default 0", 0, 1),
+      choice("lora-dtype", "of the adapters; default fp32", {"fp32", "bf16", "fp16"}),
+      choice("quantize", "transformers: frozen linear layers as bitsandbytes stores them",
+             {kQuantizationNames.begin(), kQuantizationNames.end()}),
+      flag("double-quantize", "for --quantize nf4 and fp4: scales are quantized too"),
   };
 }
 

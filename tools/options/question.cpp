@@ -13,6 +13,7 @@
 #include "tools/options/options.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/run_job.h"
+#include "tools/options/tuning_words.h"
 #include "tools/options/words.h"
 #include "tools/report/text.h"
 
@@ -190,6 +191,7 @@ GivenJob job_of(const Options& options, const Library& library) {
   if (given(options, "optimizer") || !has_run) {
     job.optimizer = value_of<OptimizerKind>(text_or(options, "optimizer", "adamw")).value();
   }
+  apply_tuning(job, options);
   return result;
 }
 

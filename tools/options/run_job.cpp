@@ -4,9 +4,10 @@
 #include <array>
 #include <utility>
 
-#include "data/arguments/deepspeed.h"
+#include "data/arguments/trainer.h"
 #include "data/frameworks/framework.h"
 #include "data/read/json_message.h"
+#include "tools/from/families.h"
 #include "tools/from/file.h"
 #include "tools/from/trainer.h"
 #include "tools/options/given_cluster.h"
@@ -46,7 +47,8 @@ const char* argument_of(const SizeArgument& size, RunFormat format) {
     case RunFormat::kMegatron: return size.megatron;
     case RunFormat::kTorchtitan: return size.torchtitan;
     case RunFormat::kNanotron: return size.nanotron;
-    case RunFormat::kDeepspeed: return nullptr;
+    case RunFormat::kDeepspeed:
+    case RunFormat::kTransformers: return nullptr;
   }
   throw std::logic_error("argument_of: unknown format");
 }
@@ -133,24 +135,58 @@ void count_settings(const GivenRun& run, std::vector<std::string>& warnings) {
   warnings.insert(warnings.end(), lines.begin(), lines.end());
 }
 
-// The model by name, where the file has no sizes: the user's, or the one whose weights it trains.
-void name_model(RunSettings& settings, const Options& options, const Library& library) {
-  if (settings.format != RunFormat::kDeepspeed && settings.model_name.name.empty()) {
-    return;
-  }
+bool is_of_trainer(const RunSettings& settings) {
+  return settings.format == RunFormat::kDeepspeed || settings.format == RunFormat::kTransformers;
+}
+
+InputError no_model(const RunSettings& settings) {
+  const bool is_deepspeed = settings.format == RunFormat::kDeepspeed;
+  return InputError(settings.file + ": found no model in a configuration of " +
+                    (is_deepspeed ? "DeepSpeed" : "transformers' Trainer") +
+                    ", expected --model NAME beside it (see `shardplan list models`) or --model of "
+                    "a config.json");
+}
+
+// The model, the user's or the one that the file names. Nothing where the file's has no sizes here
+// but is of a family that is not described.
+std::optional<InputError> find_model(RunSettings& settings, const Options& options,
+                                     const Library& library) {
   if (given(options, "model")) {
     settings.model = required_text(options, "model");
-  } else if (!settings.model_name.name.empty()) {
-    settings.model = named_model(settings.model_name, settings.file, library);
-  } else {
-    throw InputError(settings.file +
-                     ": found no model in a configuration of DeepSpeed, expected --model NAME "
-                     "beside it (see `shardplan list models`) or --model of a config.json");
+    return std::nullopt;
   }
+  if (settings.model_name.name.empty()) {
+    return no_model(settings);
+  }
+  settings.model = known_model(settings.model_name, settings.file, library);
+  const std::vector<std::string>& words = settings.model_name.values;
+  const std::string family =
+      is_of_trainer(settings) && !words.empty() ? undescribed_family(words.front()) : "";
+  if (settings.model.empty() && family.empty()) {
+    return unknown_model(settings.model_name);
+  }
+  if (settings.model.empty()) {
+    settings.undescribed = "model " + shown(words.front(), Encoding::kUnchecked) + ": " + family;
+  }
+  return std::nullopt;
+}
+
+// What is missing of the model and its length, where the file has no sizes. What is not described
+// is the answer, before anything is asked for that would not help.
+void name_model(RunSettings& settings, const Options& options, const ClusterSpec& cluster,
+                const Library& library) {
+  if (!is_of_trainer(settings) && settings.model_name.name.empty()) {
+    return;
+  }
+  std::optional<InputError> missing = find_model(settings, options, library);
   const bool has_length = given(options, "sequence-length") || says_sequence_length(settings);
-  if (settings.format == RunFormat::kDeepspeed && !has_length) {
-    throw InputError(settings.file +
-                     ": found no length of a sequence, expected --sequence-length N beside it");
+  if (!missing && is_of_trainer(settings) && !has_length && settings.undescribed.empty()) {
+    missing = InputError(settings.file +
+                         ": found no length of a sequence, expected --sequence-length N beside it");
+  }
+  if (missing &&
+      (!is_of_trainer(settings) || read_run(settings, cluster, library).unsupported.empty())) {
+    throw InputError(*missing);
   }
 }
 
@@ -169,9 +205,9 @@ GivenJob job_of_run(const Options& options, const Library& library) {
                               .cluster_gpus = whole.world_size(),
                               .node_gpus = whole.gpus_per_node};
   RunSettings settings = settings_from_file(file, result.warnings, request, library);
-  name_model(settings, options, library);
   const std::vector<std::string> taken = override_settings(settings, options, library);
   const ClusterSpec cluster = cluster_of(options, library, settings.num_gpus, result.warnings);
+  name_model(settings, options, cluster, library);
   override_sizes(settings, options);
   RunReading reading = read_run(settings, cluster, library);
   result.run = GivenRun{.file = file, .reading = std::move(reading), .set_words = taken};

@@ -14,6 +14,7 @@
 #include "tools/report/step.h"
 #include "tools/report/step_numbers.h"
 #include "tools/report/sweep.h"
+#include "tools/report/tuning_json.h"
 #include "tools/report/values.h"
 #include "tools/report/version.h"
 
@@ -165,24 +166,27 @@ Json json_of(const std::vector<StatedAssumption>& assumptions) {
 }
 
 Json head_of(const char* command, const Job& job) {
-  return {{"schema", kSchema},
-          {"program", kVersionText},
-          {"command", command},
-          {"model",
-           {{"name", job.model.name},
-            {"family", job.model.family},
-            {"parameters", job.model.vocab > 0 ? Json(count_parameters(job.model)) : Json(nullptr)},
-            {"mtp_parameters", count_mtp_parameters(job.model)}}},
-          {"cluster",
-           {{"name", job.cluster.name},
-            {"gpu", job.cluster.gpu.id},
-            {"gpus", job.cluster.world_size()},
-            {"nominal_memory", nominal_capacity_bytes(job.cluster)},
-            {"device_memory", device_capacity_bytes(job.cluster)}}},
-          {"framework", job.profile.name},
-          {"framework_version", job.profile.version},
-          {"sequence_length", job.sequence_length},
-          {"global_batch", job.global_batch}};
+  Json head = {
+      {"schema", kSchema},
+      {"program", kVersionText},
+      {"command", command},
+      {"model",
+       {{"name", job.model.name},
+        {"family", job.model.family},
+        {"parameters", job.model.vocab > 0 ? Json(count_parameters(job.model)) : Json(nullptr)},
+        {"mtp_parameters", count_mtp_parameters(job.model)}}},
+      {"cluster",
+       {{"name", job.cluster.name},
+        {"gpu", job.cluster.gpu.id},
+        {"gpus", job.cluster.world_size()},
+        {"nominal_memory", nominal_capacity_bytes(job.cluster)},
+        {"device_memory", device_capacity_bytes(job.cluster)}}},
+      {"framework", job.profile.name},
+      {"framework_version", job.profile.version},
+      {"sequence_length", job.sequence_length},
+      {"global_batch", job.global_batch}};
+  add_tuning(head, job);
+  return head;
 }
 
 Json json_of(const SearchOptions& options, const Job& job) {

@@ -1,5 +1,6 @@
 #include "tools/report/lines.h"
 
+#include "data/read/case_tuning.h"
 #include "estimator/estimate.h"
 #include "estimator/plan/parameters.h"
 #include "tools/report/text.h"
@@ -27,6 +28,14 @@ std::string model_words(const ModelSpec& model) {
   return text;
 }
 
+// Nothing where all parameters are trained, as they are.
+std::string tuning_lines(const Job& job) {
+  const std::string adapters = text_of(job.adapters);
+  const std::string quantized = text_of(job.quantized);
+  return (adapters.empty() ? "" : label_line("adapters", adapters)) +
+         (quantized.empty() ? "" : label_line("frozen in", quantized));
+}
+
 }  // namespace
 
 std::string label_line(std::string_view label, const std::string& text) {
@@ -39,7 +48,7 @@ std::string job_lines(const Job& job) {
                                    job.cluster.gpu.id + ", " +
                                    gib(device_capacity_bytes(job.cluster)) + " GiB each" +
                                    domain_words(job.cluster)) +
-         label_line("framework", job.profile.name + " " + job.profile.version);
+         label_line("framework", job.profile.name + " " + job.profile.version) + tuning_lines(job);
 }
 
 std::string batch_line(const Job& job, const Plan& plan) {

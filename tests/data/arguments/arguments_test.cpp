@@ -912,7 +912,8 @@ TEST_CASE("settings of which none is torchtitan's are no run; a model left out i
 
 TEST_CASE("every table of arguments can be read, and gives each a meaning and a source") {
   const Library library;
-  for (const char* name : {"megatron", "torchtitan", "nanotron", "deepspeed", "environment"}) {
+  for (const char* name :
+       {"megatron", "torchtitan", "nanotron", "deepspeed", "transformers", "environment"}) {
     const ArgumentTable table = argument_table(library, name);
     CHECK(table.rows.size() > 40);
     for (const ArgumentRow& row : table.rows) {

@@ -191,6 +191,53 @@ TEST_CASE("every field of a plan and of a job can be written") {
   CHECK(one.job.global_batch == 4 * 2 * 2);
 }
 
+TEST_CASE("adapters and quantization are read strictly") {
+  const auto read_training = [](const std::string& tuning) {
+    return read({.training = R"({"sequence_length": 4096, "num_microbatches": 1, )" + tuning + "}"})
+        .job;
+  };
+  const Job plain = read_training(R"("adapters": null, "quantization": null)");
+  CHECK(plain.adapters == Adapters{});
+  CHECK(plain.quantized == QuantizedWeights{});
+  Adapters expected = {.rank = 8};
+  expected.targets.fill(true);
+  CHECK(read_training(R"("adapters": {"rank": 8})").adapters == expected);
+  CHECK(read_training(R"("adapters": {"rank": 8, "targets": "all"})").adapters == expected);
+  expected = {.rank = 16, .dropout = 0.05, .decomposes_weights = true, .dtype = DType::kBf16};
+  expected.targets.at(static_cast<std::size_t>(LinearLayer::kQuery)) = true;
+  expected.targets.at(static_cast<std::size_t>(LinearLayer::kDown)) = true;
+  expected.trains_table = true;
+  expected.trains_head = true;
+  const Job job = read_training(
+      R"("adapters": {"rank": 16, "targets": ["q_proj", "down_proj"], "dropout": 0.05, "dora": true,
+                      "dtype": "bf16", "trains_table": true, "trains_head": true},
+         "quantization": {"kind": "nf4", "double": true}, "optimizer": "paged_adamw_8bit")");
+  CHECK(job.adapters == expected);
+  CHECK(job.quantized == QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
+  CHECK(job.optimizer == OptimizerKind::kPagedAdamW8bit);
+  CHECK(read_training(R"("quantization": {"kind": "int8"})").quantized.kind == Quantization::kInt8);
+  const auto message = [&](const std::string& tuning) {
+    return message_of([&] { read_training(tuning); });
+  };
+  CHECK(message(R"("adapters": {"rank": 8}, "trained": "all")").find("/training/trained: found") !=
+        std::string::npos);
+  CHECK(message(R"("adapters": {"rank": 0})").find("/training/adapters/rank: found integer 0") !=
+        std::string::npos);
+  CHECK(message(R"("adapters": {"targets": "all"})").find("rank") != std::string::npos);
+  CHECK(message(R"("adapters": {"rank": 8, "targets": []})").find("found an array") !=
+        std::string::npos);
+  CHECK(
+      message(R"("adapters": {"rank": 8, "targets": ["q_prj"]})").find("did you mean \"q_proj\"") !=
+      std::string::npos);
+  CHECK(message(R"("adapters": {"rank": 8, "dtype": "int32"})").find("expected fp32, bf16") !=
+        std::string::npos);
+  CHECK(message(R"("adapters": {"rank": 8, "alpha": 16})").find("alpha") != std::string::npos);
+  CHECK(message(R"("quantization": {"kind": "none"})").find("expected nf4, fp4 or int8") !=
+        std::string::npos);
+  CHECK(message(R"("quantization": {"kind": "int8", "double": true})").find("found true") !=
+        std::string::npos);
+}
+
 TEST_CASE("recomputed modules and policies are read by name") {
   const Recompute modules =
       read(

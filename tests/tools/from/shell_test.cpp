@@ -172,21 +172,22 @@ TEST_CASE("a program without an argument of Megatron-LM is said to be another's"
   const std::string script =
       "\naccelerate launch train.py --my_model a --bf16 --per_device_train_batch_size "
       "1\n";
-  CHECK(message_of([&] { read(script); }) ==
-        "run.sh:2: found train.py without an argument of Megatron-LM, expected a program with "
-        "--num-layers and its like, or torchtitan with --job.config_file");
+  CHECK(
+      message_of([&] { read(script); }) ==
+      "run.sh:2: found train.py without an argument of Megatron-LM, expected a program with "
+      "--num-layers and its like, a Trainer of transformers with --model_name_or_path or a .yaml, "
+      "or torchtitan with --job.config_file");
   CHECK(value_of(read("torchrun train.py $MODEL_ARGS --bf16"), "--bf16").empty());
   CHECK(value_of(read(script, {"num_layers=4"}), "--my_model") == "a");
 }
 
-TEST_CASE("a Trainer's script without its DeepSpeed configuration is told what to give") {
-  const std::string message = message_of([] {
-    read(
-        "torchrun --nproc_per_node 8 src/train_bash.py --stage sft --model_name_or_path ${model} "
-        "--per_device_train_batch_size 1\n");
-  });
-  CHECK(message.starts_with(
-      "run.sh: found a training of transformers' Trainer without deepspeed, whose"));
+TEST_CASE("a Trainer's script without DeepSpeed is a run of transformers") {
+  const Read run = read(
+      "torchrun --nproc_per_node 8 src/train_bash.py --stage sft --model_name_or_path ${model} "
+      "--per_device_train_batch_size 1\n");
+  CHECK(run.settings.format == RunFormat::kTransformers);
+  CHECK(run.settings.trainer == TrainerProject::kFactory);
+  CHECK(run.settings.num_gpus == 8);
 }
 
 TEST_CASE("commands of other trainers are told by name, and what to give instead") {

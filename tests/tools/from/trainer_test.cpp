@@ -2,23 +2,14 @@
 // scripts and accelerate's configurations, held against the options that say the same.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <initializer_list>
-#include <utility>
 
 #include "tests/data/message_of.h"
-#include "tests/tools/commands/answer.h"
+#include "tests/tools/from/trainer_folder.h"
 #include "tools/from/file.h"
 
 namespace shardplan {
 namespace {
-
-constexpr const char* kZero3 = R"json({
-  "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
-  "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
-  "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"},
-  "zero_optimization": {"stage": 3, "reduce_bucket_size": 2e8, "overlap_comm": false}})json";
 
 constexpr const char* kFactory = R"yaml(
 model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
@@ -36,37 +27,6 @@ learning_rate: 1.0e-5
 bf16: true
 resume_from_checkpoint: null
 )yaml";
-
-// A folder with run/FILE and configs/zero3.json beside it.
-class TrainerFolder {
- public:
-  TrainerFolder() {
-    std::filesystem::create_directory(folder_.path() + "/run");
-    std::filesystem::create_directory(folder_.path() + "/configs");
-    write_file(folder_.path() + "/configs/zero3.json", kZero3);
-  }
-  std::string add(const std::string& name, const std::string& text) const {
-    std::string file = folder_.path() + "/run/" + name;
-    write_file(file, text);
-    return file;
-  }
-  ProgramRun estimate(const std::string& name, const std::string& text,
-                      const Words& more = {}) const {
-    Words words = {"estimate", "--from", add(name, text), "--cluster", "1x8-h100"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words);
-  }
-  const std::string& path() const { return folder_.path(); }
-
- private:
-  TemporaryDirectory folder_;
-};
-
-std::string numbers_of(const ProgramRun& run) {
-  const std::size_t begin = run.out.find("\nMemory of one GPU");
-  REQUIRE_MESSAGE(begin != std::string::npos, run.out << run.err);
-  return run.out.substr(begin, run.out.find("\n\n", run.out.find("\nstep time")) - begin);
-}
 
 // Llama-3-8B under ZeRO-3 with two sequences of 4096 tokens, four microbatches.
 std::string numbers_of_options(const Words& more) {
@@ -91,11 +51,6 @@ std::string numbers_of_options(const Words& more) {
                  "overlap_comm=off"};
   words.insert(words.end(), more.begin(), more.end());
   return numbers_of(run_shardplan(words));
-}
-
-std::string with(std::string text, const std::string& part, const std::string& other) {
-  REQUIRE(contains(text, part));
-  return text.replace(text.find(part), part.size(), other);
 }
 
 }  // namespace
@@ -150,39 +105,6 @@ TEST_CASE("Liger's kernels are the option liger_kernel, whoever asks for them") 
                  "UNSUPPORTED  plugins axolotl.integrations.kd.KDPlugin"));
 }
 
-TEST_CASE("whatever asks for FSDP is told in one line what is described instead") {
-  const TrainerFolder folder;
-  const std::string trainer =
-      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nfinetuning_type: full\n"
-      "per_device_train_batch_size: 1\ncutoff_len: 2048\n";
-  const std::string accelerate =
-      "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n"
-      "fsdp_config:\n  fsdp_offload_params: true\n  fsdp_version: ";
-  const std::string axolotl =
-      "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n";
-  folder.add("fsdp2.yaml", accelerate + "2\n");
-  for (const auto& [name, text] : std::initializer_list<std::pair<std::string, std::string>>{
-           {"a.yaml", accelerate + "1\n"},
-           {"b.yaml", accelerate + "2\n"},
-           {"c.yaml", trainer + "fsdp: full_shard auto_wrap\nfsdp_config: fsdp.json\n"},
-           {"d.yml", axolotl + "fsdp:\n  - full_shard\n"},
-           {"e.yml", axolotl + "fsdp_version: 2\nfsdp_config:\n  offload_params: true\n"},
-           {"fsdp.json", R"({"fsdp_version": 2, "fsdp_offload_params": true})"},
-           {"f.sh",
-            "torchrun --nproc_per_node=8 train.py --model_name_or_path a/b --fsdp "
-            "full_shard --per_device_train_batch_size 1\n"},
-           {"g.sh",
-            "accelerate launch --config_file fsdp2.yaml train.py --model_name_or_path a/b "
-            "--per_device_train_batch_size 1\n"}}) {
-    CAPTURE(name);
-    const ProgramRun run = folder.estimate(name, text);
-    CHECK(run.exit_code == 2);
-    CHECK(std::ranges::count(run.err, '\n') == 1);
-    CHECK(contains(run.err, "FSDP"));
-    CHECK(contains(run.err, "--framework torchtitan is FSDP2 as torchtitan uses it"));
-  }
-}
-
 TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes when told to") {
   const TrainerFolder folder;
   const std::string text =
@@ -192,6 +114,11 @@ TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes 
   CHECK(numbers_of(folder.estimate("a.yml", text)) == numbers_of_options({}));
   CHECK(numbers_of(folder.estimate("a.yml", text + "gradient_checkpointing: true\n")) ==
         numbers_of_options({"--recompute", "full"}));
+  const std::string inner =
+      "deepspeed:\n  bf16:\n    enabled: auto\n  zero_optimization:\n    stage: 3\n"
+      "    reduce_bucket_size: 200000000\n    overlap_comm: false\n";
+  CHECK(numbers_of(folder.estimate("a.yml", with(text, "deepspeed: configs/zero3.json\n",
+                                                 inner))) == numbers_of_options({}));
 }
 
 TEST_CASE("a script that starts the Trainer is read with what its launcher says") {
@@ -253,8 +180,9 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
             {"--model", "llama3-8b", "--sequence-length", "4096", "--micro-batch", "2",
              "--num-microbatches", "4"})) == numbers_of(run_shardplan(on_host)));
   const std::string trl =
-      "model_name_or_path: meta-llama/Meta-Llama-3-8B\nmax_length: 4096\nbf16: true\n"
-      "per_device_train_batch_size: 2\ngradient_accumulation_steps: 4\n";
+      "model_name_or_path: meta-llama/Meta-Llama-3-8B\ndataset_name: a\nmax_length: 4096\n"
+      "bf16: true\nloss_type: nll\nper_device_train_batch_size: 2\ngradient_accumulation_steps: "
+      "4\n";
   const auto of_trl = [&](const std::string& text) {
     return folder.estimate("sft.yaml", text, {"--set", "deepspeed=" + file});
   };
@@ -264,16 +192,16 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
   CHECK(contains(by_default.err, "took true, TRL's default"));
   const std::string script =
       "sft.py --model_name_or_path meta-llama/Meta-Llama-3-8B --max_length 4096 --bf16 "
+      "--loss_type nll "
       "--gradient_checkpointing false --per_device_train_batch_size 2 "
       "--gradient_accumulation_steps 4\n";
   CHECK(numbers_of(folder.estimate(
             "run.sh", "accelerate launch --config_file zero3.yaml " + script)) == expected);
   CHECK(numbers_of(folder.estimate("run.sh", "accelerate launch " + script,
                                    {"--set", "deepspeed=" + file})) == expected);
-  const ProgramRun bare = folder.estimate("sft.yaml", trl);
-  check_refused(bare, 2);
-  CHECK(contains(bare.err, "without deepspeed"));
-  CHECK(contains(bare.err, "--set deepspeed=FILE"));
+  const ProgramRun chunked = of_trl(with(trl, "loss_type: nll\n", ""));
+  CHECK(contains(chunked.out, "UNSUPPORTED  loss_type chunked_nll, TRL's default"));
+  CHECK(contains(chunked.out, "--set loss_type=nll estimates the run"));
 }
 
 TEST_CASE("what a trainer names and nobody knows is asked for in a line") {

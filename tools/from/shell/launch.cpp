@@ -6,6 +6,7 @@
 
 #include "data/read/input_error.h"
 #include "data/read/json_message.h"
+#include "tools/from/trainer_command.h"
 
 namespace shardplan {
 namespace {
@@ -124,6 +125,7 @@ Words split(const std::string& text) {
   return words;
 }
 
+const Words kProcesses = {"--num-processes"};  // of accelerate
 const Words kNodes = {"--nodes", "-N"};
 const Words kTasks = {"--ntasks", "-n"};
 const Words kTasksPerNode = {"--ntasks-per-node"};
@@ -215,7 +217,7 @@ Ranks num_gpus_of(const PlacedWords& launcher, const PlacedWords& job, std::int6
   if (const std::int64_t included = num_included(launcher.words); included > 0) {
     return {.count = included};
   }
-  const Count all = option_count(launcher, {"--num-processes"});  // of accelerate
+  const Count all = option_count(launcher, kProcesses);
   if (all.given) {
     return ranks_of(all);
   }
@@ -234,15 +236,17 @@ Ranks num_gpus_of(const PlacedWords& launcher, const PlacedWords& job, std::int6
   return {.count = nodes * std::max(tasks_per_node, gpus_per_node)};
 }
 
-// Commands that start torchrun themselves: "megatron sft" and "swift sft" of ms-swift,
-// "llamafactory-cli train". The last word of their program; the end where it is none.
+// Commands that start torchrun or accelerate themselves: "megatron sft", "swift sft",
+// "llamafactory-cli train", "trl sft". The last word of their program; the end where it is none.
 Words::const_iterator own_launcher(const Words& words) {
-  const bool has_two = words.size() > 2;
-  const bool is_swift = has_two && words[0] == "swift" && (words[1] == "sft" || words[1] == "pt");
-  const bool is_own = has_two && (words[0] == "megatron" || is_swift ||
-                                  (words[0] == "llamafactory-cli" && words[1] == "train") ||
-                                  (words[0] == "axolotl" && words[1] == "train"));
-  return is_own ? words.begin() + 1 : words.end();
+  const auto command = trainer_command(words);
+  return command == words.end() ? command : command + 1;
+}
+
+// "/env/bin/trl", "sft" -> "trl sft".
+std::string name_of_command(Words::const_iterator task) {
+  const std::string& program = *(task - 1);
+  return program.substr(program.rfind('/') + 1) + " " + *task;
 }
 
 // What these say is what torchrun is told (ms-swift swift/cli/main.py, get_torchrun_args;
@@ -267,6 +271,25 @@ Ranks ranks_of_environment(const ShellCommand& command, std::int64_t node_gpus) 
   return product(per_node, nodes, 0);
 }
 
+// CUDA_VISIBLE_DEVICES=0,1: how many; 0 where it is not there or no list of numbers.
+std::int64_t num_visible(const ShellCommand& command) {
+  const auto found = command.environment.find("CUDA_VISIBLE_DEVICES");
+  const bool is_list = found != command.environment.end() && !found->second.empty() &&
+                       found->second.find_first_not_of("0123456789,") == std::string::npos;
+  return is_list ? std::ranges::count(found->second, ',') + 1 : 0;
+}
+
+// A Trainer's that nothing else says: as many as it sees. ms-swift starts one process unless
+// NPROC_PER_NODE, which may come from outside, says otherwise.
+Ranks ranks_unsaid(const ShellCommand& command, const Launch& launch) {
+  const std::int64_t visible = num_visible(command);
+  if (launch.program.starts_with("swift ")) {
+    return visible > 0 ? Ranks{.count = 1} : Ranks{.open = "NPROC_PER_NODE"};
+  }
+  const bool is_trainer = starts_trainer(launch) || launch.program.starts_with("axolotl ");
+  return {.count = is_trainer ? visible : 0};
+}
+
 // Every command that starts a Python program with arguments, in order; the same one once.
 std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpus) {
   PlacedWords job = {.words = batch_words(script.comments), .place = ""};
@@ -279,7 +302,7 @@ std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpu
       continue;
     }
     Launch launch{.launcher = command.launcher,
-                  .program = starts_itself ? command.words.front() + " " + *program : *program,
+                  .program = starts_itself ? name_of_command(program) : *program,
                   .arguments = {program + 1, command.words.end()},
                   .place = command.place,
                   .line = command.line,
@@ -287,10 +310,15 @@ std::vector<Launch> launches_of(const ShellScript& script, std::int64_t node_gpu
     launch.launcher.insert(launch.launcher.end(), command.words.begin(), program);
     job.place = command.place;
     const PlacedWords launcher = {.words = launch.launcher, .place = command.place};
-    const Ranks ranks = starts_itself ? ranks_of_environment(command, node_gpus)
-                                      : num_gpus_of(launcher, job, node_gpus);
+    const PlacedWords words = {.words = launch.arguments, .place = command.place};
+    Ranks ranks = is_trl_program(launch.program) ? ranks_of(option_count(words, kProcesses))
+                  : starts_itself                ? ranks_of_environment(command, node_gpus)
+                                                 : num_gpus_of(launcher, job, node_gpus);
     if (ranks.count > kMostRanks) {
       throw too_many(command.place, "ranks of the launcher", std::to_string(ranks.count));
+    }
+    if (ranks.count == 0 && ranks.open.empty()) {
+      ranks = ranks_unsaid(command, launch);
     }
     launch.num_gpus = ranks.count;
     launch.open_ranks = ranks.open;

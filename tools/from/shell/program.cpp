@@ -6,7 +6,9 @@
 
 #include "data/read/input_error.h"
 #include "tools/from/launch.h"
+#include "tools/from/slime.h"
 #include "tools/from/swift.h"
+#include "tools/from/trainer_command.h"
 
 namespace shardplan {
 namespace {
@@ -33,6 +35,34 @@ constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
     {.part = "train_rl", .what = "trains by reinforcement learning"},
     {.part = "megatron rlhf", .what = "trains by preferences or by reinforcement learning"},
     {.part = "megatron export", .what = "converts a checkpoint"},
+    {.part = "swift rlhf", .what = "trains by preferences or by reinforcement learning"},
+    {.part = "/rlhf.py", .what = "trains by preferences or by reinforcement learning"},
+    {.part = "trl dpo", .what = "trains on pairs of preferences"},
+    {.part = "trl kto", .what = "trains by preferences"},
+    {.part = "trl reward", .what = "trains a model of rewards"},
+    {.part = "trl rloo", .what = "trains by reinforcement learning"},
+    {.part = "/dpo", .what = "trains on pairs of preferences"},
+    {.part = "/run_dpo", .what = "trains on pairs of preferences"},
+    {.part = "/orpo", .what = "trains on pairs of preferences"},
+    {.part = "/cpo", .what = "trains on pairs of preferences"},
+    {.part = "/tpo", .what = "trains on pairs of preferences"},
+    {.part = "/mpo", .what = "trains on pairs of preferences"},
+    {.part = "/kto", .what = "trains by preferences"},
+    {.part = "/bco", .what = "trains by preferences"},
+    {.part = "/xpo", .what = "trains by preferences"},
+    {.part = "/nash_md", .what = "trains by preferences"},
+    {.part = "online_dpo", .what = "trains by preferences"},
+    {.part = "/reward", .what = "trains a model of rewards"},
+    {.part = "/prm", .what = "trains a model of rewards"},
+    {.part = "/ppo", .what = "trains by reinforcement learning"},
+    {.part = "/rloo", .what = "trains by reinforcement learning"},
+    {.part = "/gspo", .what = "trains by reinforcement learning"},
+    {.part = "/gkd", .what = "trains on the outputs of another model"},
+    {.part = "/gold", .what = "trains on the outputs of another model"},
+    {.part = "/distillation", .what = "trains on the outputs of another model"},
+    {.part = "/sdft", .what = "trains on the outputs of another model"},
+    {.part = "/sdpo", .what = "trains on the outputs of another model"},
+    {.part = "/ssd", .what = "trains on the outputs of another model"},
     {.part = "grpo", .what = "trains by reinforcement learning"},
     {.part = "chatlearn", .what = "trains by reinforcement learning"},
     {.part = "generat", .what = "generates text"},
@@ -56,8 +86,8 @@ struct OtherTrainer {
   std::string_view expected;
 };
 constexpr std::string_view kItsYaml =
-    "expected the .yaml or .yml behind it: --from with that file, its DeepSpeed configuration "
-    "beside it";
+    "expected the .yaml or .yml behind it: --from with that file, and beside it the "
+    "configurations that it names";
 constexpr std::string_view kByOptions =
     "what its rollouts and log-probabilities hold is not described; expected the training of its "
     "actor by options: --framework megatron with --model, --sequence-length, --tp, --pp and so on";
@@ -70,6 +100,16 @@ constexpr std::array kOtherTrainers = std::to_array<OtherTrainer>({
                  "torchtitan with --model, --sequence-length, --tp and so on"},
     {.word = "llamafactory-cli", .found = "a command of LLaMA-Factory", .expected = kItsYaml},
     {.word = "axolotl", .found = "a command of axolotl", .expected = kItsYaml},
+    {.word = "swift",
+     .found = "a command of ms-swift that does not train",
+     .expected = "expected swift sft, swift pt, megatron sft or megatron pt"},
+    {.word = "openrlhf.cli.train_sft",
+     .found = "OpenRLHF's train_sft, a trainer of its own around DeepSpeed",
+     .expected = "expected options: --framework deepspeed with --model, --sequence-length, --zero "
+                 "and so on"},
+    {.word = "openrlhf.cli",
+     .found = "a command of OpenRLHF, which trains by preferences or by reinforcement learning",
+     .expected = "expected a training of the next token"},
     {.word = "verl.trainer.main_ppo",
      .found = "verl's main_ppo, which trains by reinforcement learning",
      .expected = kByOptions},
@@ -128,7 +168,7 @@ void check_arguments(const Launch& launch, const std::vector<std::string>& set_w
     words.push_back(word.starts_with("--") ? word : "--" + word);
   }
   for (const std::string& word : launch.arguments) {  // slime, miles
-    if (word.starts_with("--rollout-batch-size")) {
+    if (word.starts_with("--rollout-batch-size") && !is_supervised_slime(launch.arguments)) {
       throw InputError(launch.place + ": found " + file_name(launch.program) +
                        " with --rollout-batch-size, which trains by reinforcement learning; " +
                        std::string(kByOptions));
@@ -136,12 +176,14 @@ void check_arguments(const Launch& launch, const std::vector<std::string>& set_w
   }
   const bool is_open =
       std::ranges::any_of(words, [](const std::string& word) { return word.starts_with('$'); });
-  const bool is_configured = is_swift_program(launch.program) || is_swift_trainer(launch.program) ||
-                             (!words.empty() && is_yaml_name(words.front()));
+  const bool is_configured = is_swift_program(launch.program) || starts_trainer(launch) ||
+                             !configuration_of(launch).empty();
   if (!is_open && !has_training_argument(words) && !is_configured) {
-    throw InputError(launch.place + ": found " + file_name(launch.program) +
-                     " without an argument of Megatron-LM, expected a program with --num-layers "
-                     "and its like, or torchtitan with --job.config_file");
+    throw InputError(
+        launch.place + ": found " + file_name(launch.program) +
+        " without an argument of Megatron-LM, expected a program with --num-layers "
+        "and its like, a Trainer of transformers with --model_name_or_path or a .yaml, "
+        "or torchtitan with --job.config_file");
   }
 }
 
@@ -149,7 +191,8 @@ void note_program(const Launch& launch, const RunSettings& settings,
                   std::vector<std::string>& notes) {
   const std::string name = file_name(launch.program);
   if (settings.format == RunFormat::kMegatron && !name.empty() &&
-      !name.starts_with("pretrain_gpt") && !is_swift_program(launch.program)) {
+      !name.starts_with("pretrain_gpt") && !is_swift_program(launch.program) &&
+      !is_supervised_slime(launch.arguments)) {
     notes.push_back(launch.place + ": " + name + " is taken for Megatron-LM's pretrain_gpt.py");
   }
 }

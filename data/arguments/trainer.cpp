@@ -1,0 +1,213 @@
+#include "data/arguments/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_tuning.h"
+#include "data/read/json_message.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
+
+constexpr std::array<const char*, 6> kLengths = {
+    "cutoff_len", "sequence_len", "max_seq_length", "model_max_length", "max_length", "block_size"};
+
+void note(RunReading& run, const TrainerFile& trainer, const char* name, const std::string& taken) {
+  run.notes.emplace_back(trainer.arguments.error(name, taken).what());
+}
+
+// Sequences that texts fill, or that are padded to their full length.
+bool is_full(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  const bool packs_by_default = trainer.defaults.project == TrainerProject::kFactory &&
+                                arguments.text_or("stage", "sft") == "pt" &&
+                                !arguments.has("packing");
+  return packs_by_default || arguments.has("block_size") ||
+         first_on(arguments,
+                  {"packing", "sample_packing", "neat_packing", "pad_to_sequence_len"}) != nullptr;
+}
+
+void read_length(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  const auto* const name =
+      std::ranges::find_if(kLengths, [&](const char* each) { return arguments.has(each); });
+  if (name == kLengths.end()) {
+    run.job.sequence_length = trainer.defaults.length;
+    if (trainer.defaults.length > 0) {
+      run.notes.push_back(trainer.file + ": " + std::string(trainer.defaults.length_name) +
+                          ": found nothing, took " + std::to_string(trainer.defaults.length) +
+                          ", " + std::string(trainer.defaults.name) +
+                          "'s default; --sequence-length says otherwise");
+    }
+    return;
+  }
+  run.job.sequence_length = arguments.integer(*name, 1, kMaxCount).value();
+  if (!is_full(trainer)) {
+    note(run, trainer, *name,
+         "found " + arguments.text_or(*name, "") +
+             ", took all sequences to be as long; --sequence-length says otherwise");
+  }
+}
+
+// What says whether layers are computed again, and what it says: "true", "false" or another word.
+std::string recompute_word(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  if (is_on(arguments, "fsdp_config.activation_checkpointing")) {
+    return "true";
+  }
+  if (trainer.defaults.project == TrainerProject::kFactory) {
+    return is_on(arguments, "disable_gradient_checkpointing") ? "false" : "true";
+  }
+  return arguments.text_or("gradient_checkpointing",
+                           trainer.defaults.recomputes ? "true" : "false");
+}
+
+void read_recompute(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  const std::string word = recompute_word(trainer);
+  const bool is_trl = trainer.defaults.project == TrainerProject::kTrl;
+  if (is_trl && word == "true" && !arguments.has("gradient_checkpointing") &&
+      !is_on(arguments, "fsdp_config.activation_checkpointing")) {
+    run.notes.push_back(trainer.file +
+                        ": gradient_checkpointing: found nothing, took true, TRL's default; "
+                        "--recompute none says otherwise");
+  }
+  if (word == "true") {
+    run.plan.recompute = {.granularity = RecomputeGranularity::kFull};
+  } else if (word != "false") {
+    refuse(run, "gradient_checkpointing " + word + ": true and false are described");
+  }
+}
+
+struct OptimizerName {
+  std::string_view name;
+  OptimizerKind kind = OptimizerKind::kAdamW;
+};
+// transformers 5.17 training_args.py OptimizerNames; axolotl utils/schemas/enums.py.
+constexpr std::array kOptimizers = std::to_array<OptimizerName>({
+    {.name = "adamw_torch"},
+    {.name = "adamw_torch_fused"},
+    {.name = "adamw_hf"},
+    {.name = "adamw_apex_fused"},
+    {.name = "adamw"},
+    {.name = "adamw_bnb_8bit", .kind = OptimizerKind::kAdamW8bit},
+    {.name = "adamw_8bit", .kind = OptimizerKind::kAdamW8bit},
+    {.name = "paged_adamw", .kind = OptimizerKind::kPagedAdamW},
+    {.name = "paged_adamw_32bit", .kind = OptimizerKind::kPagedAdamW},
+    {.name = "paged_adamw_8bit", .kind = OptimizerKind::kPagedAdamW8bit},
+    {.name = "adamw_torch_8bit", .kind = OptimizerKind::kTorchaoAdamW8bit},
+    {.name = "adamw_torch_4bit", .kind = OptimizerKind::kTorchaoAdamW4bit},
+    {.name = "adafactor", .kind = OptimizerKind::kAdafactor},
+    {.name = "sgd", .kind = OptimizerKind::kSgd},
+});
+
+const char* optimizer_setting(const RunArguments& arguments) {
+  return arguments.has("optimizer") ? "optimizer" : "optim";
+}
+
+void read_optimizer(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  if (is_on(arguments, "use_8bit_optimizer")) {
+    run.job.optimizer = OptimizerKind::kAdamW8bit;
+    return;
+  }
+  const char* const setting = optimizer_setting(arguments);
+  const std::string word = arguments.text_or(setting, "adamw_torch_fused");
+  const auto* const found = std::ranges::find(kOptimizers, word, &OptimizerName::name);
+  if (found == kOptimizers.end()) {
+    refuse(run, shown_setting(arguments, setting) +
+                    ": Adam, AdamW, Adafactor and SGD of PyTorch, bitsandbytes and torchao are "
+                    "described");
+    return;
+  }
+  run.job.optimizer = found->kind;
+}
+
+}  // namespace
+
+bool is_on(const RunArguments& arguments, const char* name) {
+  const std::string word = in_lower_case(arguments.text_or(name, "false"));
+  return word == "true" || word == "1";
+}
+
+const char* first_on(const RunArguments& arguments, std::initializer_list<const char*> names) {
+  const auto* const found =
+      std::ranges::find_if(names, [&](const char* name) { return is_on(arguments, name); });
+  return found == names.end() ? nullptr : *found;
+}
+
+std::string shown_setting(const RunArguments& arguments, const char* name) {
+  return std::string(name) + " " + shown(arguments.text_or(name, ""), Encoding::kUnchecked);
+}
+
+bool says_sequence_length(const RunSettings& settings) {
+  const bool is_named = std::ranges::any_of(settings.arguments, [](const Setting& each) {
+    return std::ranges::find(kLengths, each.name) != kLengths.end();
+  });
+  return is_named || defaults_of(settings.trainer).length > 0;
+}
+
+std::optional<std::int64_t> micro_batch_of(const TrainerFile& trainer) {
+  for (const char* const name : {"per_device_train_batch_size", "micro_batch_size"}) {
+    if (trainer.arguments.has(name)) {
+      return trainer.arguments.integer(name, 1, kMaxCount);
+    }
+  }
+  return std::nullopt;
+}
+
+// ms-swift fills up to 16 sequences a step (swift/trainers/arguments.py); axolotl divides
+// batch_size (utils/config, normalize_config).
+std::int64_t steps_of(const TrainerFile& trainer, std::int64_t micro_batch, std::int64_t ranks) {
+  constexpr std::int64_t kSwiftBatch = 16;
+  const char* const name = "gradient_accumulation_steps";
+  const RunArguments& arguments = trainer.arguments;
+  if (arguments.has(name) && arguments.text_or(name, "") != "auto") {
+    return arguments.integer_or(name, 1, 1, kMaxCount);
+  }
+  if (trainer.defaults.project == TrainerProject::kSwift) {
+    const std::int64_t sequences = micro_batch * ranks;
+    return std::max<std::int64_t>(1, (kSwiftBatch + sequences - 1) / sequences);
+  }
+  if (trainer.defaults.project == TrainerProject::kAxolotl && arguments.has("batch_size")) {
+    return std::max<std::int64_t>(
+        1, arguments.integer_or("batch_size", 1, 1, kMaxCount) / micro_batch);
+  }
+  return 1;
+}
+
+std::string why_no_training(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  if (const std::string refused = arguments.first_refused(); !refused.empty()) {
+    return refused;
+  }
+  constexpr std::array<std::string_view, 2> kStages = {"sft", "pt"};
+  const std::string stage = arguments.text_or("stage", "sft");
+  if (std::ranges::find(kStages, stage) == kStages.end()) {
+    return "unsupported: stage " + shown(stage, Encoding::kUnchecked) +
+           ": another training than of the next token";
+  }
+  RunReading reading;
+  read_optimizer(trainer, reading);
+  read_tuning(trainer, reading);
+  read_kernels(trainer, reading);
+  return reading.unsupported;
+}
+
+void read_trainer(const TrainerFile& trainer, RunReading& run) {
+  if (const std::string reason = why_no_training(trainer);
+      run.unsupported.empty() && !reason.empty()) {
+    run.unsupported = reason;
+  }
+  read_recompute(trainer, run);
+  read_length(trainer, run);
+  read_optimizer(trainer, run);
+  read_tuning(trainer, run);
+  read_kernels(trainer, run);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,147 @@
+#include "data/arguments/trainer_kernels.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "data/read/json_message.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::string_view kLiger = "LigerPlugin";
+constexpr std::string_view kCutCrossEntropy = "CutCrossEntropyPlugin";
+
+// Names of a list that stands in one word: "a.LigerPlugin, b.KDPlugin".
+std::vector<std::string> names_in(const std::string& list) {
+  std::vector<std::string> names;
+  std::size_t begin = 0;
+  while ((begin = list.find_first_not_of(" ,[]", begin)) != std::string::npos) {
+    const std::size_t end = std::min(list.find_first_of(" ,[]", begin), list.size());
+    names.push_back(list.substr(begin, end - begin));
+    begin = end;
+  }
+  return names;
+}
+
+// LLaMA-Factory ff6d4d1 extras/constants.py AttentionFunction; transformers 5.17
+// modeling_utils.py; kernels from the Hub are FlashAttention's.
+constexpr std::array<std::string_view, 9> kKeepsNoScores = {"auto",
+                                                            "sdpa",
+                                                            "fa2",
+                                                            "flash_attn",
+                                                            "fa3",
+                                                            "flash_attention_2",
+                                                            "flash_attention_3",
+                                                            "flash_attention",
+                                                            "true"};
+
+constexpr std::array<const char*, 4> kAttention = {"attn_impl", "attn_implementation", "flash_attn",
+                                                   "model_init_kwargs.attn_implementation"};
+
+// axolotl 067b021 utils/schemas/config.py, check_auto_enable_lora_kernels: on with adapters,
+// unless one of them is said, weights have 8 bits or code is the model's own.
+void note_lora_kernels(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  constexpr std::array<const char*, 4> kKernels = {"lora_mlp_kernel", "lora_qkv_kernel",
+                                                   "lora_o_kernel", "lora_embedding_kernel"};
+  const bool is_said =
+      std::ranges::any_of(kKernels, [&](const char* name) { return arguments.has(name); });
+  const bool is_own = trainer.defaults.project == TrainerProject::kAxolotl && !is_said &&
+                      first_on(arguments, {"load_in_8bit", "trust_remote_code"}) == nullptr;
+  const bool is_on_by_word =
+      std::ranges::any_of(kKernels, [&](const char* name) { return is_on(arguments, name); });
+  if (run.job.adapters.rank > 0 && (is_own || is_on_by_word)) {
+    run.notes.push_back(trainer.file +
+                        ": lora_mlp_kernel and its like: axolotl's own kernels of adapters run, "
+                        "took peft's layers, which keep more");
+  }
+}
+
+}  // namespace
+
+bool uses_flash_attention(const RunArguments& arguments) {
+  const bool is_named = std::ranges::any_of(kAttention, [&](const char* name) {
+    const std::string word = arguments.text_or(name, "");
+    return word == "fa2" || word == "fa3" || word.starts_with("flash") ||
+           word.find("flash-attn") != std::string::npos;
+  });
+  return is_named || first_on(arguments, {"flash_attention", "use_flash_attn"}) != nullptr;
+}
+
+void read_kernels(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  for (const char* const name : kAttention) {
+    const std::string word = arguments.text_or(name, "auto");
+    const bool is_from_hub = word.find("flash-attn") != std::string::npos;
+    if (std::ranges::find(kKeepsNoScores, word) == kKeepsNoScores.end() && !is_from_hub) {
+      refuse(run, shown_setting(arguments, name) +
+                      ": attention that keeps its scores, or another kernel than PyTorch's and "
+                      "FlashAttention's");
+    }
+  }
+  note_lora_kernels(trainer, run);
+  for (const std::string& name : names_in(arguments.text_or("plugins", ""))) {
+    if (!name.ends_with(kLiger) && !name.ends_with(kCutCrossEntropy)) {
+      refuse(run, "plugins " + shown(name, Encoding::kUnchecked) +
+                      ": Liger's and Cut Cross Entropy's are described");
+    }
+  }
+}
+
+// None says which release is installed; of those that transformers 4.57 takes most are earlier
+// ones, which need more memory. axolotl and TRL install 0.8.0 (pyproject.toml).
+void read_liger(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  const RunArguments& arguments = trainer.arguments;
+  // axolotl's plugin patches what its configuration says; of the third either name counts.
+  const std::array parts = {
+      is_on(arguments, "liger_rope"), is_on(arguments, "liger_rms_norm"),
+      first_on(arguments, {"liger_glu_activation", "liger_swiglu"}) != nullptr,
+      is_on(arguments, "liger_fused_linear_cross_entropy")};
+  if (std::ranges::count(parts, true) % std::ssize(parts) != 0) {
+    refuse(run,
+           "a part of Liger's kernels: liger_rope, liger_rms_norm, liger_glu_activation and "
+           "liger_fused_linear_cross_entropy are described together");
+  }
+  const char* const name = first_on(
+      arguments, {"use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy"});
+  if (name != nullptr) {
+    want(run, "liger_kernel", "through_0.8.2", library);
+    run.notes.emplace_back(
+        arguments
+            .error(
+                name,
+                "found true, took Liger up to 0.8.2; --set liger_kernel=on is a later one, which "
+                "takes less memory")
+            .what());
+  }
+}
+
+LossWords loss_of(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  const std::string plugins = arguments.text_or("plugins", "");
+  if (is_on(arguments, "cut_cross_entropy") ||
+      plugins.find(kCutCrossEntropy) != std::string::npos) {
+    return {.kind = "cut_cross_entropy"};
+  }
+  if (first_on(arguments, {"use_liger_kernel", "enable_liger_kernel",
+                           "liger_fused_linear_cross_entropy"}) != nullptr) {
+    return {.kind = "fused_linear"};
+  }
+  if (trainer.defaults.project != TrainerProject::kTrl) {
+    return {};
+  }
+  const std::string word = arguments.text_or("loss_type", "chunked_nll");
+  if (word == "chunked_nll") {
+    return {
+        .kind = "chunked",
+        .because = arguments.has("loss_type")
+                       ? ""
+                       : trainer.file +
+                             ": loss_type: found nothing, took chunked_nll, TRL's default since "
+                             "June 2026; --set loss_type=nll says otherwise"};
+  }
+  return {.kind = word == "nll" ? "stock" : ""};
+}
+
+}  // namespace shardplan

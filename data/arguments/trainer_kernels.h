@@ -1,0 +1,27 @@
+// Which kernels of attention, layers and loss a Trainer's run asks for.
+#pragma once
+
+#include <string>
+
+#include "data/arguments/trainer.h"
+
+namespace shardplan {
+
+// Refuses kernels of attention that keep their scores, and plugins that are not described.
+void read_kernels(const TrainerFile& trainer, RunReading& run);
+
+// FlashAttention by its own package, not by PyTorch's choice.
+bool uses_flash_attention(const RunArguments& arguments);
+
+// The profile's liger_kernel.
+void read_liger(const TrainerFile& trainer, RunReading& run, const Library& library);
+
+// The loss: a value of HeadLoss as the profile has it, "" for one that is none of them, and what
+// was taken without the run's saying so.
+struct LossWords {
+  std::string kind = "stock";
+  std::string because = {};
+};
+LossWords loss_of(const TrainerFile& trainer);
+
+}  // namespace shardplan

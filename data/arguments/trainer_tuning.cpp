@@ -1,0 +1,305 @@
+#include "data/arguments/trainer_tuning.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "data/arguments/trainer_kernels.h"
+#include "data/read/case_tuning.h"
+#include "data/read/json_message.h"
+
+namespace shardplan {
+namespace {
+
+// "[q_proj, 'v_proj']", "q_proj,v_proj" or "q_proj v_proj".
+std::vector<std::string> names_in(const std::string& text) {
+  constexpr std::string_view kBetween = " ,[]'\"";
+  std::vector<std::string> names;
+  std::size_t begin = 0;
+  while ((begin = text.find_first_not_of(kBetween, begin)) != std::string::npos) {
+    const std::size_t end = std::min(text.find_first_of(kBetween, begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return names;
+}
+
+const char* any_of(const RunArguments& arguments, std::initializer_list<const char*> names) {
+  const auto* const found =
+      std::ranges::find_if(names, [&](const char* name) { return arguments.has(name); });
+  return found == names.end() ? nullptr : *found;
+}
+
+// The setting that says how a model is tuned, and its word in the project's own language.
+struct Method {
+  const char* setting = "";
+  std::string word;         // "full", "lora" or another
+  bool is_default = false;  // nothing says it
+};
+Method method_of(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  const auto word_of = [&](const char* name, const char* fallback) {
+    return Method{.setting = name,
+                  .word = arguments.text_or(name, fallback),
+                  .is_default = !arguments.has(name)};
+  };
+  switch (trainer.defaults.project) {
+    case TrainerProject::kFactory: return word_of("finetuning_type", "lora");
+    case TrainerProject::kAxolotl: return word_of("adapter", "full");
+    case TrainerProject::kSwift:
+      return word_of(arguments.has("train_type") ? "train_type" : "tuner_type", "lora");
+    default: break;
+  }
+  const char* const on = first_on(arguments, {"use_peft", "use_lora", "lora_enable", "use_qlora"});
+  return on == nullptr ? Method{.setting = "use_peft", .word = "full", .is_default = true}
+                       : Method{.setting = on, .word = "lora"};
+}
+
+bool is_lora(const Method& method) {
+  return method.word == "lora" || method.word == "qlora";
+}
+
+// The modules that have adapters; peft 0.21 utils/constants.py has q_proj and v_proj for Llama,
+// Mistral and Qwen where none are named.
+void read_targets(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  Adapters& adapters = run.job.adapters;
+  const char* const setting =
+      any_of(arguments, {"lora_target", "lora_target_modules", "target_modules"});
+  std::string words = setting == nullptr ? "" : arguments.text_or(setting, "");
+  std::erase(words, '_');
+  std::erase(words, '-');
+  const std::vector<std::string> joined_words = names_in(words);
+  const bool names_all = std::ranges::any_of(
+      joined_words, [](const std::string& word) { return word == "all" || word == "alllinear"; });
+  if (is_on(arguments, "lora_target_linear") || names_all ||
+      (setting == nullptr && trainer.defaults.targets_all)) {
+    adapters.targets = all_targets().on;
+    return;
+  }
+  const std::vector<std::string> names = setting == nullptr
+                                             ? std::vector<std::string>{"q_proj", "v_proj"}
+                                             : names_in(arguments.text_or(setting, ""));
+  const Targets targets = targets_named(names);
+  if (!targets.wrong.empty()) {
+    refuse(run, std::string(setting) + " " + shown(targets.wrong, Encoding::kUnchecked) +
+                    ": adapters on the linear layers of Llama, Mistral and Qwen are described, "
+                    "q_proj to down_proj by name");
+  }
+  adapters.targets = targets.on;
+}
+
+void read_trained_modules(const TrainerFile& trainer, RunReading& run) {
+  const char* const setting =
+      any_of(trainer.arguments, {"additional_target", "lora_modules_to_save", "modules_to_save"});
+  if (setting == nullptr) {
+    return;
+  }
+  for (const std::string& name : names_in(trainer.arguments.text_or(setting, ""))) {
+    if (name == "embed_tokens") {
+      run.job.adapters.trains_table = true;
+    } else if (name == "lm_head") {
+      run.job.adapters.trains_head = true;
+    } else {
+      refuse(run, std::string(setting) + " " + shown(name, Encoding::kUnchecked) +
+                      ": embed_tokens and lm_head are described");
+    }
+  }
+}
+
+// peft's adapters are fp32 beside a base of 16 bits; TRL has them in bf16 beside a quantized one
+// (sft_trainer.py, SFTTrainer.__init__), ms-swift in what lora_dtype says.
+DType adapter_type(const TrainerFile& trainer, const QuantizedWeights& quantized) {
+  const RunArguments& arguments = trainer.arguments;
+  const std::string word = arguments.text_or("lora_dtype", "");
+  const bool is_trl_on_quantized =
+      trainer.defaults.project == TrainerProject::kTrl && quantized.kind != Quantization::kNone;
+  if (word == "bfloat16" || is_trl_on_quantized ||
+      arguments.text_or("peft_autocast_adapter_dtype", "true") == "false") {
+    return DType::kBf16;
+  }
+  return word == "float16" ? DType::kFp16 : DType::kFp32;
+}
+
+void read_adapters(const TrainerFile& trainer, RunReading& run) {
+  const Method method = method_of(trainer);
+  if (method.word == "full") {
+    return;
+  }
+  if (!is_lora(method)) {
+    refuse(run, std::string(method.setting) + " " + shown(method.word, Encoding::kUnchecked) +
+                    ": full and lora are described");
+    return;
+  }
+  const RunArguments& arguments = trainer.arguments;
+  Adapters& adapters = run.job.adapters;
+  const char* const rank = any_of(arguments, {"lora_rank", "lora_r"});
+  adapters.rank =
+      rank == nullptr ? trainer.defaults.lora_rank : arguments.integer_or(rank, 0, 1, kMaxRank);
+  adapters.dropout = arguments.number_or("lora_dropout", trainer.defaults.lora_dropout, 0, 1);
+  adapters.decomposes_weights = first_on(arguments, {"use_dora", "peft_use_dora"}) != nullptr;
+  read_targets(trainer, run);
+  read_trained_modules(trainer, run);
+}
+
+// How many bits weights have as they are loaded, and the setting that says so; 0: they are not
+// quantized.
+struct Bits {
+  std::int64_t count = 0;
+  const char* setting = "";
+};
+Bits bits_of(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  if (const char* const four = first_on(arguments, {"load_in_4bit", "use_qlora"})) {
+    return {.count = 4, .setting = four};
+  }
+  if (is_on(arguments, "load_in_8bit")) {
+    return {.count = 8, .setting = "load_in_8bit"};
+  }
+  if (arguments.text_or("adapter", "") == "qlora") {
+    return {.count = 4, .setting = "adapter"};
+  }
+  const char* const setting = any_of(arguments, {"quantization_bit", "quant_bits"});
+  return setting == nullptr
+             ? Bits{}
+             : Bits{.count = arguments.integer_or(setting, 0, 0, 16), .setting = setting};
+}
+
+void read_quantized(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  const char* const method = any_of(arguments, {"quantization_method", "quant_method"});
+  const std::string by = method == nullptr ? "bnb" : arguments.text_or(method, "");
+  const Bits bits = bits_of(trainer);
+  if (method != nullptr && by != "bnb" && by != "bitsandbytes" && by != "BNB") {
+    refuse(run, shown_setting(arguments, method) + ": bitsandbytes is described");
+  }
+  if (bits.count == 0) {
+    return;
+  }
+  if (bits.count != 4 && bits.count != 8) {
+    refuse(run, shown_setting(arguments, bits.setting) + ": 4 and 8 bits are described");
+    return;
+  }
+  if (bits.count == 8) {
+    run.job.quantized = {.kind = Quantization::kInt8};
+    return;
+  }
+  const char* const type = any_of(arguments, {"quantization_type", "bnb_4bit_quant_type",
+                                              "bnb_config_kwargs.bnb_4bit_quant_type"});
+  const std::string word = type == nullptr ? "nf4" : arguments.word_or(type, "nf4", {"nf4", "fp4"});
+  const char* const twice =
+      any_of(arguments, {"double_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant",
+                         "bnb_config_kwargs.bnb_4bit_use_double_quant"});
+  run.job.quantized = {
+      .kind = word == "nf4" ? Quantization::kNf4 : Quantization::kFp4,
+      .is_double = twice == nullptr ? trainer.defaults.double_quantizes : is_on(arguments, twice)};
+}
+
+const char* type_setting(const RunArguments& arguments) {
+  return any_of(arguments, {"dtype", "torch_dtype", "model_init_kwargs.dtype",
+                            "model_init_kwargs.torch_dtype"});
+}
+
+DType type_named(const RunArguments& arguments, const char* setting) {
+  const std::string word = arguments.text_or(setting, "");
+  const std::string bare = word.starts_with("torch.") ? word.substr(6) : word;
+  return bare == "float32" || bare == "fp32"   ? DType::kFp32
+         : bare == "float16" || bare == "fp16" ? DType::kFp16
+                                               : DType::kBf16;
+}
+
+// axolotl loaders/model.py, _configure_embedding_dtypes: norms, embedding and head become fp32, and
+// the weights' type again where adapters, Cut Cross Entropy or FlashAttention want it.
+bool has_wide_ends(const TrainerFile& trainer, const TrainerTypes& types, bool is_sharded) {
+  const RunArguments& arguments = trainer.arguments;
+  const std::string attention = arguments.text_or("attn_implementation", "sdpa");
+  const bool is_plain =
+      (attention == "sdpa" || attention == "eager") && !uses_flash_attention(arguments);
+  return trainer.defaults.project == TrainerProject::kAxolotl && types.weights != DType::kFp32 &&
+         !is_sharded && is_plain && adapters_setting(trainer).empty() &&
+         loss_of(trainer).kind != "cut_cross_entropy";
+}
+
+// Whether weights that are trained become fp32 (LLaMA-Factory model/adapter.py, init_adapter).
+bool widens_trained(const TrainerFile& trainer) {
+  return trainer.defaults.project == TrainerProject::kFactory &&
+         adapters_setting(trainer).empty() && !is_on(trainer.arguments, "pure_bf16");
+}
+
+// accelerate's word counts where the trainer says neither.
+void read_mixed(const TrainerFile& trainer, TrainerTypes& types) {
+  const RunArguments& arguments = trainer.arguments;
+  const auto says = [&](const char* name) {
+    return is_on(arguments, name) || arguments.text_or(name, "") == "auto";
+  };
+  const std::string launcher = arguments.text_or("accelerate.mixed_precision", "no");
+  const bool is_half = says("fp16") || (!arguments.has("bf16") && launcher == "fp16");
+  const bool is_bf16 = says("bf16") || (!arguments.has("bf16") && !is_half &&
+                                        (trainer.defaults.is_bf16 || launcher == "bf16"));
+  types.precision = is_bf16 ? Precision::kBf16 : is_half ? Precision::kFp16 : Precision::kFp32;
+  types.autocast = is_bf16 || is_half;
+  for (const auto& [name, precision] :
+       {std::pair{"bfloat16", Precision::kBf16}, std::pair{"pure_bf16", Precision::kBf16},
+        std::pair{"float16", Precision::kFp16}}) {
+    if (is_on(arguments, name)) {
+      types.precision = precision;
+      types.autocast = false;
+    }
+  }
+}
+
+}  // namespace
+
+std::string adapters_setting(const TrainerFile& trainer) {
+  const Method method = method_of(trainer);
+  if (!is_lora(method)) {
+    return "";
+  }
+  return std::string(method.setting) + " " +
+         trainer.arguments.text_or(method.setting, method.word) +
+         (method.is_default ? ", " + std::string(trainer.defaults.name) + "'s default" : "");
+}
+
+void read_tuning(const TrainerFile& trainer, RunReading& run) {
+  run.job.adapters = {};
+  run.job.quantized = {};
+  read_adapters(trainer, run);
+  read_quantized(trainer, run);
+  if (run.job.adapters.rank > 0) {
+    run.job.adapters.dtype = adapter_type(trainer, run.job.quantized);
+  }
+}
+
+TrainerTypes types_of(const TrainerFile& trainer, bool is_sharded) {
+  const RunArguments& arguments = trainer.arguments;
+  TrainerTypes types;
+  read_mixed(trainer, types);
+  const char* const setting = type_setting(arguments);
+  const DType compute = types.precision == Precision::kBf16   ? DType::kBf16
+                        : types.precision == Precision::kFp16 ? DType::kFp16
+                                                              : DType::kFp32;
+  if (widens_trained(trainer)) {
+    types.weights = DType::kFp32;
+  } else if (setting != nullptr) {
+    types.weights = type_named(arguments, setting);
+  } else if (trainer.defaults.project == TrainerProject::kTrl) {
+    types.weights = DType::kFp32;  // trainer/model_config.py; utils.create_model_from_path
+  } else if (trainer.defaults.project == TrainerProject::kAxolotl) {
+    types.weights = compute;  // utils/config, resolve_dtype
+  } else {
+    types.weights = DType::kBf16;
+    if (trainer.defaults.project == TrainerProject::kTransformers) {
+      types.because =
+          trainer.file +
+          ": the type of the weights: found nothing, took bf16, that of the checkpoint, as "
+          "from_pretrained of transformers 5 has it; --set weights_dtype=fp32 is that up to 4.57";
+    }
+  }
+  if (types.precision == Precision::kFp32 && types.weights == DType::kBf16) {
+    types.precision = Precision::kBf16;  // products in the weights' own type
+  }
+  types.wide_ends = has_wide_ends(trainer, types, is_sharded);
+  return types;
+}
+
+}  // namespace shardplan

@@ -1,0 +1,40 @@
+// What of a model is trained, as case lines, options and reports write it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/read/json_reader.h"
+#include "estimator/plan/tuning.h"
+
+namespace shardplan {
+
+inline constexpr std::int64_t kMaxRank = std::int64_t{1} << 16;  // of adapters
+
+std::optional<LinearLayer> linear_layer_named(std::string_view name);
+std::optional<Quantization> quantization_named(std::string_view name);
+
+// Adapters on every linear layer of a transformer layer, or on those of these names; `wrong` is the
+// first name that is none.
+struct Targets {
+  decltype(Adapters::targets) on{};
+  std::string wrong;
+};
+Targets all_targets();
+Targets targets_named(const std::vector<std::string>& names);
+// "all", or "q_proj,v_proj".
+std::string text_of_targets(const Adapters& adapters);
+// "rank 16 on all linear layers, dropout 0.05, of fp32", "" for none.
+std::string text_of(const Adapters& adapters);
+// "nf4, scales quantized", "" for none.
+std::string text_of(const QuantizedWeights& quantized);
+
+// {"rank": 16, "targets": "all" or ["q_proj", "v_proj"], "dropout": 0.05, "dora": false,
+// "dtype": "fp32", "trains_table": false, "trains_head": false}
+Adapters read_adapters(const JsonValue& value, const std::string& file);
+// {"kind": "nf4", "double": true}
+QuantizedWeights read_quantization(const JsonValue& value, const std::string& file);
+
+}  // namespace shardplan

@@ -1,0 +1,274 @@
+// What transformers' Trainer and the programs around it take where a run is silent, and what they
+// call the same thing.
+#include <doctest/doctest.h>
+
+#include <initializer_list>
+#include <utility>
+
+#include "data/arguments/run_settings.h"
+
+namespace shardplan {
+namespace {
+
+using Words = std::initializer_list<std::pair<const char*, const char*>>;
+
+RunReading read(TrainerProject project, const Words& words, const char* cluster = "1x8-h100",
+                RunFormat format = RunFormat::kTransformers) {
+  const Library library;
+  RunSettings settings;
+  settings.format = format;
+  settings.trainer = project;
+  settings.file = "run";
+  settings.model = "llama3.2-1b";
+  for (const auto& [name, value] : words) {
+    settings.arguments.push_back(
+        {.name = name, .values = {value}, .place = "run: " + std::string(name) + ": "});
+  }
+  return read_run(settings, library.cluster(cluster), library);
+}
+
+bool notes(const RunReading& run, std::string_view text) {
+  for (const std::string& note : run.notes) {
+    if (note.find(text) != std::string::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool is_recomputed(const RunReading& run) {
+  return run.plan.recompute.granularity == RecomputeGranularity::kFull;
+}
+
+const Adapters kAllOfEight = {.rank = 8, .targets = {true, true, true, true, true, true, true}};
+
+}  // namespace
+
+TEST_CASE(
+    "a bare Trainer is DistributedDataParallel of eight sequences a rank, in the checkpoint's "
+    "type") {
+  const RunReading run = read(TrainerProject::kTransformers, {{"max_length", "2048"}});
+  CHECK(run.unsupported.empty());
+  CHECK(run.framework == "transformers");
+  CHECK(run.plan.zero == 0);
+  CHECK(run.plan.micro_batch == 8);
+  CHECK(run.job.global_batch == 64);
+  CHECK(run.job.sequence_length == 2048);
+  CHECK_FALSE(is_recomputed(run));
+  CHECK(run.job.adapters == Adapters{});
+  CHECK(run.job.profile.weights_dtype == DType::kBf16);
+  CHECK_FALSE(run.job.profile.autocast);
+  CHECK(run.plan.precision == Precision::kBf16);
+  CHECK(notes(run, "--set weights_dtype=fp32"));
+  CHECK(notes(run, "took all sequences to be as long"));
+  const RunReading mixed = read(TrainerProject::kTransformers,
+                                {{"max_length", "2048"}, {"bf16", "true"}, {"dtype", "float32"}});
+  CHECK(mixed.job.profile.weights_dtype == DType::kFp32);
+  CHECK(mixed.job.profile.autocast);
+  CHECK(mixed.plan.precision == Precision::kBf16);
+  const RunReading plain =
+      read(TrainerProject::kTransformers, {{"max_length", "2048"}, {"dtype", "float32"}});
+  CHECK(plain.plan.precision == Precision::kFp32);
+}
+
+TEST_CASE("TRL loads fp32, mixes in bf16, recomputes and takes its loss in chunks") {
+  const RunReading run = read(TrainerProject::kTrl, {});
+  CHECK(run.job.sequence_length == 1024);
+  CHECK(run.plan.micro_batch == 8);
+  CHECK(is_recomputed(run));
+  CHECK_FALSE(run.job.profile.reentrant_checkpoint);
+  CHECK(run.job.profile.weights_dtype == DType::kFp32);
+  CHECK(run.job.profile.autocast);
+  CHECK(run.job.profile.head_loss == HeadLoss::kChunked);
+  CHECK(notes(run, "max_length: found nothing, took 1024, TRL's default"));
+  CHECK(notes(run, "loss_type: found nothing, took chunked_nll, TRL's default"));
+  CHECK(notes(run, "gradient_checkpointing: found nothing, took true, TRL's default"));
+  const RunReading stock = read(TrainerProject::kTrl, {{"loss_type", "nll"}, {"packing", "true"}});
+  CHECK(stock.job.profile.head_loss == HeadLoss::kStock);
+  CHECK(stock.job.profile.packed_sequences);
+  const RunReading flash = read(TrainerProject::kTrl, {{"attn_implementation", "flash_attention_2"},
+                                                       {"packing", "true"},
+                                                       {"use_liger_kernel", "true"}});
+  CHECK_FALSE(flash.job.profile.packed_sequences);
+  CHECK(flash.job.profile.head_loss == HeadLoss::kFusedLinear);
+  CHECK(flash.job.profile.liger_kernel == LigerKernel::kThrough082);
+}
+
+TEST_CASE("TRL's adapters are of rank 16 on queries and values, in bf16 beside quantized weights") {
+  const RunReading run = read(TrainerProject::kTrl, {{"use_peft", "true"}});
+  Adapters expected = {.rank = 16, .targets = {true, false, true}, .dropout = 0.05};
+  CHECK(run.job.adapters == expected);
+  const RunReading quantized =
+      read(TrainerProject::kTrl,
+           {{"use_peft", "true"}, {"load_in_4bit", "true"}, {"lora_target_modules", "all-linear"}});
+  expected.targets.fill(true);
+  expected.dtype = DType::kBf16;
+  CHECK(quantized.job.adapters == expected);
+  CHECK(quantized.job.quantized == QuantizedWeights{.kind = Quantization::kNf4});
+  CHECK(read(TrainerProject::kTrl, {{"use_peft", "true"}, {"load_in_8bit", "true"}})
+            .job.quantized.kind == Quantization::kInt8);
+}
+
+TEST_CASE("LLaMA-Factory trains adapters on all linear layers unless told otherwise") {
+  const RunReading run = read(TrainerProject::kFactory, {{"bf16", "true"}});
+  CHECK(run.job.adapters == kAllOfEight);
+  CHECK(run.job.sequence_length == 2048);
+  CHECK(is_recomputed(run));
+  CHECK(run.job.profile.reentrant_checkpoint);
+  CHECK(run.job.profile.weights_dtype == DType::kBf16);
+  const RunReading full =
+      read(TrainerProject::kFactory, {{"finetuning_type", "full"},
+                                      {"use_reentrant_gc", "false"},
+                                      {"disable_gradient_checkpointing", "true"},
+                                      {"bf16", "true"}});
+  CHECK(full.job.adapters == Adapters{});
+  CHECK_FALSE(is_recomputed(full));
+  CHECK(full.job.profile.weights_dtype == DType::kFp32);  // what is trained becomes fp32
+  const RunReading pure =
+      read(TrainerProject::kFactory, {{"finetuning_type", "full"}, {"pure_bf16", "true"}});
+  CHECK(pure.job.profile.weights_dtype == DType::kBf16);
+  CHECK_FALSE(pure.job.profile.autocast);
+  const RunReading quantized =
+      read(TrainerProject::kFactory, {{"quantization_bit", "4"},
+                                      {"lora_target", "q_proj,v_proj"},
+                                      {"additional_target", "embed_tokens,lm_head"}});
+  CHECK(quantized.job.quantized == QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
+  CHECK(quantized.job.adapters.is_on(LinearLayer::kValue));
+  CHECK_FALSE(quantized.job.adapters.is_on(LinearLayer::kUp));
+  CHECK(quantized.job.adapters.trains_table);
+  CHECK(quantized.job.adapters.trains_head);
+  CHECK_FALSE(notes(read(TrainerProject::kFactory, {{"stage", "pt"}, {"cutoff_len", "2048"}}),
+                    "took all sequences"));
+}
+
+TEST_CASE("axolotl has fp32 ends beside bf16 layers, but for adapters, FSDP and FlashAttention") {
+  const RunReading run = read(TrainerProject::kAxolotl, {{"bf16", "auto"}});
+  CHECK(run.job.sequence_length == 512);
+  CHECK(run.plan.micro_batch == 1);
+  CHECK_FALSE(is_recomputed(run));
+  CHECK(run.job.profile.weights_dtype == DType::kBf16);
+  CHECK(run.job.profile.wide_ends);
+  for (const auto& [name, value] : Words{{"adapter", "lora"},
+                                         {"attn_implementation", "flash_attention_2"},
+                                         {"fsdp_version", "2"},
+                                         {"cut_cross_entropy", "true"}}) {
+    CAPTURE(name);
+    CHECK_FALSE(read(TrainerProject::kAxolotl, {{name, value}}).job.profile.wide_ends);
+  }
+  const RunReading steps =
+      read(TrainerProject::kAxolotl, {{"batch_size", "8"}, {"micro_batch_size", "2"}});
+  CHECK(steps.job.global_batch == 8 * 8);
+  const RunReading lora = read(TrainerProject::kAxolotl, {{"adapter", "qlora"},
+                                                          {"lora_r", "32"},
+                                                          {"lora_target_linear", "true"},
+                                                          {"gradient_checkpointing", "true"}});
+  CHECK(lora.job.adapters.rank == 32);
+  CHECK(lora.job.adapters.is_on(LinearLayer::kDown));
+  CHECK(lora.job.quantized == QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
+  CHECK(lora.job.profile.reentrant_checkpoint);
+  CHECK_FALSE(read(TrainerProject::kAxolotl, {{"bfloat16", "true"}}).job.profile.autocast);
+}
+
+TEST_CASE("ms-swift trains adapters with dropout, and fills sixteen sequences a step") {
+  const RunReading run = read(TrainerProject::kSwift, {{"max_length", "2048"}});
+  Adapters expected = kAllOfEight;
+  expected.dropout = 0.05;
+  CHECK(run.job.adapters == expected);
+  CHECK(run.plan.micro_batch == 1);
+  CHECK(run.job.global_batch == 16);
+  CHECK(is_recomputed(run));
+  CHECK_FALSE(run.job.profile.reentrant_checkpoint);
+  const RunReading typed = read(TrainerProject::kSwift, {{"max_length", "2048"},
+                                                         {"train_type", "lora"},
+                                                         {"lora_dtype", "bfloat16"},
+                                                         {"target_modules", "q_proj, o_proj"},
+                                                         {"quant_bits", "8"}});
+  CHECK(typed.job.adapters.dtype == DType::kBf16);
+  CHECK(typed.job.adapters.is_on(LinearLayer::kOutput));
+  CHECK(typed.job.quantized.kind == Quantization::kInt8);
+}
+
+TEST_CASE("FSDP is stage 3, or 2 where weights stay gathered, of the version that each says") {
+  const RunReading run =
+      read(TrainerProject::kTransformers, {{"max_length", "64"}, {"fsdp", "full_shard auto_wrap"}});
+  CHECK(run.unsupported.empty());
+  CHECK(run.plan.zero == 3);
+  CHECK(run.job.profile.fsdp_version == 2);
+  CHECK(run.job.profile.fsdp_upcast == FsdpUpcast::kTrained);
+  CHECK(run.job.profile.fsdp_ends == FsdpEnds::kTailWithHead);
+  CHECK(read(TrainerProject::kTransformers, {{"fsdp", "shard_grad_op"}}).plan.zero == 2);
+  CHECK(read(TrainerProject::kTransformers,
+             {{"fsdp", "full_shard"}, {"fsdp_config.reshard_after_forward", "false"}})
+            .plan.zero == 2);
+  CHECK(is_recomputed(
+      read(TrainerProject::kTransformers,
+           {{"fsdp", "full_shard"}, {"fsdp_config.activation_checkpointing", "true"}})));
+  const RunReading launched = read(TrainerProject::kTrl, {{"accelerate.distributed_type", "FSDP"}});
+  CHECK(launched.plan.zero == 3);
+  CHECK(launched.job.profile.fsdp_version == 1);
+  const RunReading axolotl = read(TrainerProject::kAxolotl, {{"fsdp_config.version", "2"}});
+  CHECK(axolotl.plan.zero == 3);
+  CHECK(axolotl.job.profile.fsdp_ends == FsdpEnds::kRoot);
+  const RunReading factory = read(TrainerProject::kFactory, {{"fsdp", "full_shard"}});
+  CHECK(factory.job.profile.fsdp_upcast == FsdpUpcast::kAll);
+  CHECK_FALSE(factory.job.profile.reentrant_checkpoint);
+  CHECK(read(TrainerProject::kTransformers, {{"fsdp_config.version", "2"}}).plan.zero == 0);
+}
+
+TEST_CASE("optimizers are those that are described, by the Trainer's names") {
+  const auto of = [](const char* name) {
+    return read(TrainerProject::kTransformers, {{"max_length", "64"}, {"optim", name}});
+  };
+  CHECK(of("adamw_torch_fused").job.optimizer == OptimizerKind::kAdamW);
+  CHECK(of("adamw_bnb_8bit").job.optimizer == OptimizerKind::kAdamW8bit);
+  CHECK(of("paged_adamw_8bit").job.optimizer == OptimizerKind::kPagedAdamW8bit);
+  CHECK(of("paged_adamw_32bit").job.optimizer == OptimizerKind::kPagedAdamW);
+  CHECK(of("adamw_torch_4bit").job.optimizer == OptimizerKind::kTorchaoAdamW4bit);
+  CHECK(of("adafactor").job.optimizer == OptimizerKind::kAdafactor);
+  CHECK(of("sgd").job.optimizer == OptimizerKind::kSgd);
+  const RunReading lists = of("adamw_torch");
+  CHECK_FALSE(lists.job.profile.fused_optimizer);
+  CHECK(lists.job.profile.foreach_optimizer);
+  CHECK(of("lion_32bit").unsupported.starts_with("unsupported: optim lion_32bit: "));
+}
+
+TEST_CASE("what is not described is refused by name, whatever divides the model") {
+  for (const auto& [name, value] :
+       Words{{"stage", "dpo"},
+             {"rl", "kto"},
+             {"finetuning_type", "oft"},
+             {"use_galore", "true"},
+             {"fp8", "true"},
+             {"torch_compile", "true"},
+             {"context_parallel_size", "2"},
+             {"gradient_checkpointing", "offload"},
+             {"attn_implementation", "eager"},
+             {"plugins", "axolotl.integrations.kd.KDPlugin"},
+             {"accelerate.parallelism_config.parallelism_config_cp_size", "2"}}) {
+    CAPTURE(name);
+    for (const RunFormat format : {RunFormat::kTransformers, RunFormat::kDeepspeed}) {
+      const TrainerProject project = name == std::string_view("finetuning_type")
+                                         ? TrainerProject::kFactory
+                                         : TrainerProject::kTransformers;
+      const RunReading run =
+          read(project, {{name, value}, {"max_length", "64"}}, "1x8-h100", format);
+      CHECK(run.unsupported.starts_with("unsupported: "));
+      CHECK(run.unsupported.find(std::string_view(name).substr(0, 12)) != std::string::npos);
+      CHECK(run.unsupported.find(value) != std::string::npos);
+    }
+  }
+  const auto of = [](const Words& words) {
+    return read(TrainerProject::kTransformers, words).unsupported;
+  };
+  CHECK(of({{"fsdp", "full_shard offload"}}).starts_with("unsupported: FSDP's offload"));
+  CHECK(of({{"fsdp", "hybrid_shard"}}).starts_with("unsupported: FSDP's hybrid_shard"));
+  CHECK(of({{"fsdp", "full_shard"}, {"fsdp_config.auto_wrap_policy", "NO_WRAP"}})
+            .starts_with("unsupported: fsdp_config.auto_wrap_policy NO_WRAP"));
+  CHECK(of({{"fp16", "true"}}).starts_with("unsupported: fp16"));
+  CHECK(of({{"accelerate.distributed_type", "MEGATRON_LM"}})
+            .starts_with("unsupported: distributed_type MEGATRON_LM"));
+  CHECK(of({{"use_peft", "true"}, {"lora_target_modules", "qkv_proj"}})
+            .starts_with("unsupported: lora_target_modules qkv_proj"));
+}
+
+}  // namespace shardplan

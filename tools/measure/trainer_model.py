@@ -1,0 +1,184 @@
+"""The model of a case of transformers' Trainer: random weights, quantised, with adapters, and its loss.
+
+A case's members are those of trainer_run.py. Weights are random numbers of which one block is drawn and repeated,
+since drawing eight billion takes longer than training on them.
+"""
+import fcntl
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import types
+from unittest import mock
+
+import torch
+import transformers
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "uint8": torch.uint8}
+DRAWN = 1 << 20  # elements
+TRL_CHUNK = 256  # trl 1.8.0, trainer/sft_trainer.py: _CHUNKED_LM_HEAD_CHUNK_SIZE
+
+
+def repeat_drawn(tensor, mean=0.0, std=1.0, generator=None):
+    """Fills a tensor in place of torch.nn.init.normal_."""
+    with torch.no_grad():
+        flat = tensor.view(-1)
+        drawn = torch.empty(min(DRAWN, flat.numel()), dtype=torch.float32).normal_(mean, std, generator=generator).to(flat.dtype)
+        for start in range(0, flat.numel(), DRAWN):
+            part = flat[start : start + DRAWN]
+            part.copy_(drawn[: part.numel()])
+    return tensor
+
+
+def model_config(case):
+    members = dict(case["model"])
+    return transformers.AutoConfig.for_model(members.pop("model_type"), **members)
+
+
+def leave_empty(tensor, *inputs, **others):
+    return tensor
+
+
+def random_model(case):
+    """PyTorch's layers leave their weights empty when they are made; transformers' initialisation then fills them."""
+    from transformers import initialization
+
+    initialization.TORCH_INIT_FUNCTIONS["normal_"] = repeat_drawn
+    chosen = {"attn_implementation": case["attn_implementation"]}
+    if case.get("experts_implementation"):
+        chosen["experts_implementation"] = case["experts_implementation"]
+    with mock.patch.multiple(torch.nn.init, normal_=leave_empty, uniform_=leave_empty, kaiming_uniform_=leave_empty):
+        return transformers.AutoModelForCausalLM.from_config(model_config(case), dtype=DTYPES[case["model_dtype"]], **chosen)
+
+
+def checkpoint_of(case):
+    """The folder of a checkpoint of the case's random weights, written by the first process that asks."""
+    key = json.dumps([case["model"], case["model_dtype"]], sort_keys=True)
+    folder = os.path.join(tempfile.gettempdir(), "trainer_weights", hashlib.sha256(key.encode()).hexdigest()[:16])
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(folder, "config.json")):
+            random_model(case).save_pretrained(folder)
+    return folder
+
+
+def quantization_config(quantization):
+    """BitsAndBytesConfig of {"type": nf4|fp4|int8, "double_quant", "quant_storage", "compute_dtype"}."""
+    if quantization["type"] == "int8":
+        return transformers.BitsAndBytesConfig(load_in_8bit=True)
+    return transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=quantization["type"],
+        bnb_4bit_use_double_quant=quantization.get("double_quant", False),
+        bnb_4bit_quant_storage=DTYPES[quantization.get("quant_storage", "uint8")],
+        bnb_4bit_compute_dtype=DTYPES[quantization.get("compute_dtype", "bf16")],
+    )
+
+
+def quantized_model(case, device):
+    """from_pretrained reads the weights, quantises them and leaves them on the device."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint_of(case),
+        quantization_config=quantization_config(case["quantization"]),
+        dtype=DTYPES[case["model_dtype"]],
+        attn_implementation=case["attn_implementation"],
+        device_map={"": device},
+    )
+
+
+def prepare_for_kbit_training(case, model):
+    import peft
+
+    chosen = {"use_gradient_checkpointing": case["gradient_checkpointing"]}
+    if case.get("use_reentrant") is not None:
+        chosen["gradient_checkpointing_kwargs"] = {"use_reentrant": case["use_reentrant"]}
+    return peft.prepare_model_for_kbit_training(model, **chosen)
+
+
+def with_adapters(lora, model):
+    """peft's LoRA; "autocast_adapter_dtype" as of get_peft_model, "dtype" to which adapters are cast afterwards."""
+    import peft
+
+    config = peft.LoraConfig(
+        r=lora["r"],
+        lora_alpha=lora.get("alpha", 2 * lora["r"]),
+        target_modules=lora["target"],
+        lora_dropout=lora.get("dropout", 0.0),
+        use_dora=lora.get("use_dora", False),
+        use_rslora=lora.get("use_rslora", False),
+        modules_to_save=lora.get("modules_to_save"),
+        task_type=lora.get("task_type", "CAUSAL_LM"),
+    )
+    model = peft.get_peft_model(model, config, autocast_adapter_dtype=lora.get("autocast_adapter_dtype", True))
+    if lora.get("dtype"):
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(DTYPES[lora["dtype"]])
+    return model
+
+
+def trl_trainer_module():
+    """trl.trainer.sft_trainer, where datasets, pandas and pyarrow, which its loss needs none of, are not installed."""
+    names = ("datasets", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.types")
+    for name in [name for name in names if not importlib.util.find_spec(name.split(".")[0])]:
+        absent = mock.MagicMock(name=name)
+        absent.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        absent.__path__ = []
+        absent.__version__ = "0"
+        for kind in ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict"):
+            setattr(absent, kind, type(kind, (), {}))
+        sys.modules[name] = absent
+    from trl.trainer import sft_trainer
+
+    return sft_trainer
+
+
+def use_cut_cross_entropy(model, on_cuda):
+    """The head's product and the loss are Cut Cross Entropy's, with the sums and the division of ForCausalLMLoss."""
+    from cut_cross_entropy import linear_cross_entropy
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    implementation = "cce" if on_cuda else "torch_compile"
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, num_items_in_batch=None, **others):
+        hidden = self.base_model(input_ids=input_ids, attention_mask=attention_mask, **others).last_hidden_state
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        weight = self.get_output_embeddings().weight
+        loss = linear_cross_entropy(hidden, weight, labels, shift=True, reduction=reduction, impl=implementation)
+        return CausalLMOutputWithPast(loss=loss if num_items_in_batch is None else loss / num_items_in_batch)
+
+    model.forward = types.MethodType(forward, model)
+
+
+def use_loss(case, model, on_cuda):
+    base = model.get_base_model() if case.get("lora") else model
+    loss = case.get("loss", "stock")
+    if loss == "trl_chunked":
+        trl_trainer_module()._patch_chunked_ce_lm_head(base, TRL_CHUNK)
+    elif loss == "cut_cross_entropy":
+        use_cut_cross_entropy(base, on_cuda)
+    elif loss != "stock":
+        raise ValueError(f"loss: found {loss}, expected stock, trl_chunked or cut_cross_entropy")
+
+
+def build_model(case, device):
+    """The case's model: on the CPU, where the Trainer finds it, or on the device where it is quantised."""
+    model = quantized_model(case, device) if case.get("quantization") else random_model(case)
+    if case.get("kbit_prepare"):
+        model = prepare_for_kbit_training(case, model)
+    if case.get("lora"):
+        model = with_adapters(case["lora"], model)
+    use_loss(case, model, device != "cpu")
+    return model
+
+
+def parameter_counts(case, model):
+    """Parameters and those trained; packed ones count as what they stand for."""
+    if case.get("lora"):
+        trainable, total = model.get_nb_trainable_parameters()
+        return total, trainable
+    return model.num_parameters(), model.num_parameters(only_trainable=True)
