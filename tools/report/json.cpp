@@ -14,7 +14,6 @@
 #include "tools/report/step.h"
 #include "tools/report/step_numbers.h"
 #include "tools/report/sweep.h"
-#include "tools/report/tuning_json.h"
 #include "tools/report/values.h"
 #include "tools/report/version.h"
 

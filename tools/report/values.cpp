@@ -5,6 +5,8 @@
 #include <variant>
 #include <vector>
 
+#include "data/read/case_tuning.h"
+
 namespace shardplan {
 namespace {
 
@@ -63,6 +65,37 @@ Json rows_of(const Table& table) {
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+namespace {
+
+nlohmann::ordered_json json_of(const Adapters& adapters) {
+  nlohmann::ordered_json targets = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < adapters.targets.size(); ++i) {
+    if (adapters.targets.at(i)) {
+      targets.push_back(kLinearLayerNames.at(i));
+    }
+  }
+  return {{"rank", adapters.rank},
+          {"targets",
+           targets.size() == adapters.targets.size() ? nlohmann::ordered_json("all") : targets},
+          {"dropout", adapters.dropout},
+          {"dora", adapters.decomposes_weights},
+          {"dtype", name_of(adapters.dtype)},
+          {"trains_table", adapters.trains_table},
+          {"trains_head", adapters.trains_head}};
+}
+
+}  // namespace
+
+void add_tuning(nlohmann::ordered_json& json, const Job& job) {
+  if (job.adapters.rank > 0) {
+    json["adapters"] = json_of(job.adapters);
+  }
+  if (job.quantized.kind != Quantization::kNone) {
+    json["quantization"] = {{"kind", name_of(job.quantized.kind)},
+                            {"double", job.quantized.is_double}};
+  }
 }
 
 }  // namespace shardplan

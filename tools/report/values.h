@@ -1,6 +1,8 @@
 // What every JSON report is made of.
 #pragma once
 
+#include "estimator/plan/job.h"
+
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -17,5 +19,8 @@ std::string indented_text(const nlohmann::ordered_json& json);
 
 // An object for each row, by column; cells with nothing are null.
 nlohmann::ordered_json rows_of(const Table& table);
+
+// Members "adapters" and "quantization", where the job has any.
+void add_tuning(nlohmann::ordered_json& json, const Job& job);
 
 }  // namespace shardplan

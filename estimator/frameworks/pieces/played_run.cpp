@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "estimator/allocator/caching_allocator.h"
 #include "estimator/ledger/stage_peak.h"
 #include "estimator/ledger/state_row.h"
 #include "estimator/plan/units.h"
@@ -20,7 +21,8 @@ std::size_t place(Phase phase) {
 // What is allocated after the first `events` of a run.
 struct Instant {
   std::int64_t events = 0;
-  std::int64_t bytes = -1;  // -1: none yet
+  std::int64_t bytes = -1;      // -1: none yet
+  std::int64_t block_ends = 0;  // of them, what blocks have beyond their tensors
 };
 
 struct RunPeaks {
@@ -31,8 +33,14 @@ struct RunPeaks {
 // Reads one event after the other.
 class PeakReader {
  public:
-  explicit PeakReader(const PlayedRun& run) : run_(run), bytes_of_(run.events.size() + 1, 0) {
+  PeakReader(const PlayedRun& run, std::optional<AllocatorKind> allocator)
+      : run_(run), bytes_of_(run.events.size() + 1, 0) {
     peaks_.played.moments.fill(-1);
+    if (allocator) {
+      constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
+      allocator_.emplace(*allocator, kUnlimited);
+      block_of_.resize(run.events.size() + 1, CachingAllocator::kNone);
+    }
   }
 
   RunPeaks read() {
@@ -55,20 +63,33 @@ class PeakReader {
     while (next_ < end) {
       const AllocationEvent& event = run_.events[static_cast<std::size_t>(next_++)];
       std::int64_t& bytes = bytes_of_[static_cast<std::size_t>(event.id)];
-      alive_ += event.bytes > 0 ? event.bytes : -bytes;
+      requested_ += event.bytes > 0 ? event.bytes : -bytes;
       bytes = event.bytes;
+      alive_ = allocator_ ? in_blocks(event) : requested_;
       raise(moment);
     }
     if (moment == MomentKind::kStartUp) {
       set(Phase::kBuilt);
     }
   }
+  std::int64_t in_blocks(const AllocationEvent& event) {
+    std::int32_t& block = block_of_[static_cast<std::size_t>(event.id)];
+    if (event.bytes > 0) {
+      block = allocator_->allocate(event.bytes, event.stream);
+    } else {
+      allocator_->free(block);
+    }
+    return allocator_->allocated();
+  }
+  Instant now() const {
+    return {.events = next_, .bytes = alive_, .block_ends = alive_ - requested_};
+  }
   void raise(MomentKind moment) {
     std::int64_t& most = peaks_.played.moments[static_cast<std::size_t>(moment)];
     most = std::max(most, alive_);
     Instant& fullest = peaks_.phases[place(phase_of(moment))];
     if (alive_ > fullest.bytes) {
-      fullest = {.events = next_, .bytes = alive_};
+      fullest = now();
     }
     if (moment != MomentKind::kStartUp) {
       std::int64_t& step = next_ <= run_.num_first_step ? peaks_.played.first_step_bytes
@@ -76,12 +97,15 @@ class PeakReader {
       step = std::max(step, alive_);
     }
   }
-  void set(Phase phase) { peaks_.phases[place(phase)] = {.events = next_, .bytes = alive_}; }
+  void set(Phase phase) { peaks_.phases[place(phase)] = now(); }
 
   const PlayedRun& run_;
   std::vector<std::int64_t> bytes_of_;  // of tensors, by id
   std::int64_t next_ = 0;
+  std::int64_t requested_ = 0;
   std::int64_t alive_ = 0;
+  std::optional<CachingAllocator> allocator_;
+  std::vector<std::int32_t> block_of_;  // of tensors, by id
   RunPeaks peaks_;
 };
 
@@ -169,20 +193,38 @@ void add_rows(const Tensors& tensors, StateRowList& rows) {
   }
 }
 
+void add_block_ends(const RunPeaks& peaks, StateRowList& rows) {
+  for (std::size_t phase = 0; phase < peaks.phases.size(); ++phase) {
+    const std::int64_t bytes = peaks.phases[phase].block_ends;
+    if (bytes > 0) {
+      rows.add({.component = Component::kTemporaries,
+                .name = kAllocatorTailsRow,
+                .elements = bytes,
+                .dtype = DType::kBool,
+                .copies = 1,
+                .first = static_cast<Phase>(phase),
+                .last = static_cast<Phase>(phase),
+                .formula = "bytes of blocks beyond their tensors: rounding to 512, and what is too "
+                           "small to be split off"});
+    }
+  }
+}
+
 }  // namespace
 
 PlayedPeaks peaks_of(const PlayedRun& run) {
-  return PeakReader(run).read().played;
+  return PeakReader(run, std::nullopt).read().played;
 }
 
 std::int64_t step_peak(const PlayedPeaks& peaks) {
   return std::max(peaks.first_step_bytes, peaks.steady_bytes);
 }
 
-StageState state_of_run(const PlayedRun& run, DType half) {
-  const RunPeaks peaks = PeakReader(run).read();
+StageState state_of_run(const PlayedRun& run, DType half, std::optional<AllocatorKind> allocator) {
+  const RunPeaks peaks = PeakReader(run, allocator).read();
   StateRowList rows;
   for (const Tensors& tensors : TensorCounter(run, half).count(peaks)) { add_rows(tensors, rows); }
+  add_block_ends(peaks, rows);
   StageState state;
   state.rows = std::move(rows.rows);
   state.played = peaks.played;

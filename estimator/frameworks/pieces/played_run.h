@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "estimator/ledger/chunk_peak.h"
 #include "estimator/ledger/stage_state.h"
 #include "estimator/plan/dtype.h"
+#include "estimator/plan/framework_profile.h"
 #include "estimator/plan/memory_estimate.h"
 
 namespace shardplan {
@@ -49,7 +51,9 @@ PlayedPeaks peaks_of(const PlayedRun& run);
 std::int64_t step_peak(const PlayedPeaks& peaks);
 
 // Rows of the tensors that are alive at the fullest instant of each phase, and the run's peaks;
-// `half`: the type of weights and activations where labels say so.
-StageState state_of_run(const PlayedRun& run, DType half);
+// `half`: the type of weights and activations where labels say so. With an allocator peaks count
+// its blocks, of which a row has what is too small to be split off.
+StageState state_of_run(const PlayedRun& run, DType half,
+                        std::optional<AllocatorKind> allocator = std::nullopt);
 
 }  // namespace shardplan

@@ -77,6 +77,10 @@ Tensor chunked_loss(Graph& graph, const Tensor& hidden, const Tensor& weight,
                     const HeadShape& shape) {
   const InRow row(graph.tape, kLogitsRow);
   const std::int64_t tokens = shape.tokens - shape.sequences;  // the last of each predicts none
+  if (tokens == 0) {
+    return eager::scale(
+        graph, eager::mean(graph, eager::to(graph, hidden, DType::kFp32), hidden.elements));
+  }
   Tensor valid = gathered_rows(graph, hidden, tokens * shape.hidden, false);
   valid = gathered_rows(graph, valid, tokens * shape.hidden, false);
   Tensor loss;

@@ -350,6 +350,10 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
   return {};
 }
 
+void CausalLm::drop_shared() {
+  cosines_ = sines_ = mask_ = {};
+}
+
 Tensor CausalLm::forward() {
   const InRow tokens_row(graph_.tape, kTokensRow);
   graph_.tape.begin(MomentKind::kForward);
@@ -375,7 +379,9 @@ Tensor CausalLm::forward() {
     logits = graph_.make(logits.elements, logits.dtype);
   }
   holder_.end_forward();
-  cosines_ = sines_ = mask_ = {};
+  if (!recomputes_) {
+    drop_shared();
+  }
   return sum;
 }
 

@@ -48,6 +48,8 @@ class CausalLm {
   void build();
   // To the loss.
   eager::Tensor forward();
+  // What layers share goes with the forward pass, or with the backward pass that runs them again.
+  void drop_shared();
   // What the optimizer updates, in the order of model.parameters().
   std::vector<eager::Parameter*> trained();
 

@@ -10,7 +10,8 @@ void add_assumptions(const Job& job, const Plan& /*plan*/, const PlanPieces&,
   add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
       "attention keeps num_heads * sequence_length^2 of them in every layer");
   if (job.quantized.kind == Quantization::kInt8) {
-    add("LLM.int8's forward products take as long as those of bf16");
+    add("LLM.int8's products are those of bf16 in time, without columns of outliers: inputs beyond "
+        "its threshold of 6 take tensors of their own, whose number the data decides");
   }
   if (job.adapters.rank > 0 || job.profile.weights_dtype == DType::kFp32) {
     add("the host's time is that of layers without adapters and autocast: it decides only where "

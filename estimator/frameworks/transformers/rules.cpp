@@ -134,14 +134,18 @@ constexpr ValidityRule kAdaptersHaveTargets = {
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return job.adapters.rank > 0 &&
-                 std::ranges::none_of(job.adapters.targets, [](bool is_on) { return is_on; });
+          using enum LinearLayer;
+          const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
+          const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
+          const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
+          return job.adapters.rank > 0 && !on_attention &&
+                 !(on_ffn && job.model.has_dense_layers());
         },
     .explain =
         [](const Job&, const Plan&) {
           std::string names;
           for (const std::string_view name : kLinearLayerNames) { append_item(names, ", ", name); }
-          return "adapters on no linear layer; valid targets: " + names;
+          return "adapters on no linear layer, which experts are not; valid targets: " + names;
         }};
 
 // Trainer.__init__ refuses to fine-tune a purely quantized model.

@@ -6,7 +6,7 @@ namespace shardplan::transformers {
 
 StageState state_of_stage(const Job& job, const Plan& plan) {
   constexpr int kSteps = 2;  // the second meets the optimizer's state
-  return state_of_run(trainer_run(job, plan, kSteps), DType::kBf16);
+  return state_of_run(trainer_run(job, plan, kSteps), DType::kBf16, job.profile.allocator);
 }
 
 }  // namespace shardplan::transformers

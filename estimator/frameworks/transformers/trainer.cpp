@@ -75,6 +75,7 @@ class Trainer {
     graph_.tape.begin(MomentKind::kReduction);
     holder_->end_backward();
     graph_.drop_graph();
+    model_.drop_shared();
   }
 
   void update() {

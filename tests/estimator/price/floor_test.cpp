@@ -263,7 +263,7 @@ TEST_CASE("no plan that fits is faster or smaller than the floor of what fits") 
   int bounded = 0;  // branches of which some plans fit and some do not
   int with_experts = 0;
   int out_of_reach = 0;  // floors that say that nothing fits
-  for (int i = 0; i < 1300; ++i) {
+  for (int i = 0; i < 2600; ++i) {
     RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
       continue;

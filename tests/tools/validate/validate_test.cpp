@@ -289,7 +289,7 @@ TEST_CASE("--resume takes no result of another model, cluster or data folder") {
   const std::string model = folder.path() + "/config.json";
   const std::string cluster = folder.path() + "/cluster.json";
   const std::string data = folder.path() + "/data";
-  for (const char* part : {"/gpus", "/frameworks"}) {
+  for (const char* part : {"/gpus", "/frameworks", "/time"}) {
     std::filesystem::create_directories(data + part);
     std::filesystem::copy(SHARDPLAN_SOURCE_DIR + std::string("/data") + part, data + part);
   }

@@ -1,6 +1,6 @@
 // PyTorch's operators on CUDA: what each makes, saves and leaves, and what its derivative makes.
 // Sources: tools/autograd/derivatives.yaml, torch/csrc/autograd/FunctionsManual.cpp of PyTorch
-// 2.11, and what the CUDA allocator recorded of them (data/measured/README.md, trainer_traces).
+// 2.11, and what the allocator recorded of them (data/measured/README.md, trainer_h200.jsonl).
 #pragma once
 
 #include <cstdint>

@@ -30,11 +30,23 @@ TEST_CASE("transformers refuses by name what is not modelled") {
         {"fp16", "bf16, fp32"}},
        {"unsupported: tp", [](Job&, Plan& plan) { plan.tp = 2; }, {"tp 2"}},
        {"unsupported: optimizer",
-        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kAdamW8bit; },
-        {"adamw_8bit", "adamw"}},
-       {"unsupported: model.sliding_window",
-        [](Job& job, Plan&) { job.model.layers.front().attention_window = 256; },
-        {"256", "512"}},
+        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kMuon; },
+        {"muon", "adamw"}},
+       {"unsupported: optimizer_of_shards",
+        [](Job& job, Plan& plan) {
+          job.optimizer = OptimizerKind::kAdamW8bit;
+          plan.zero = 3;
+        },
+        {"adamw_8bit with zero 3", "zero 0"}},
+       {"unsupported: model.shared_experts",
+        [](Job& job, Plan&) { job.model.moe.shared_ffn = 64; },
+        {"64 wide", "none"}},
+       {"unsupported: reentrant_checkpoint",
+        [](Job& job, Plan& plan) {
+          job.profile.reentrant_checkpoint = true;
+          plan.zero = 3;
+        },
+        {"true with zero 3", "zero 0"}},
        {"unsupported: model.head_dim",
         [](Job& job, Plan&) { job.model.head_dim = 320; },
         {"320", "256"}},
@@ -44,12 +56,13 @@ TEST_CASE("transformers refuses by name what is not modelled") {
           job.adapters.decomposes_weights = true;
         },
         {"dora true"}},
-       {"unsupported: adapters.trains_table",
-        [](Job& job, Plan&) {
+       {"unsupported: adapters.trained_copies",
+        [](Job& job, Plan& plan) {
           job.adapters = kDefaultAdapters;
           job.adapters.trains_head = true;
+          plan.zero = 3;
         },
-        {"trains_head true"}},
+        {"true with zero 3"}},
        {"unsupported: fsdp_version",
         [](Job& job, Plan& plan) {
           job.profile.fsdp_version = 1;
@@ -57,8 +70,11 @@ TEST_CASE("transformers refuses by name what is not modelled") {
         },
         {"fsdp_version 1", "2"}},
        {"unsupported: head_loss",
-        [](Job& job, Plan&) { job.profile.head_loss = HeadLoss::kChunked; },
-        {"chunked", "stock"}},
+        [](Job& job, Plan& plan) {
+          job.profile.head_loss = HeadLoss::kChunked;
+          plan.zero = 3;
+        },
+        {"chunked with zero 3", "zero 0"}},
        {"unsupported: quantization",
         [](Job& job, Plan& plan) {
           job.adapters = kDefaultAdapters;
