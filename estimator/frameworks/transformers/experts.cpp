@@ -51,7 +51,7 @@ Tensor grouped_product(Graph& graph, const Tensor& rows, const Tensor& weights,
   const DType dtype = rows.dtype;
   return node.finish(graph.make(outputs, dtype), [=](BackwardCall& call) {
     Tensors saved;
-    for (const std::size_t i : {0, 1}) {
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
       if (call.wants(i)) {
         saved.push_back(call.saved(saved.size()));
       }

@@ -14,7 +14,7 @@ using eager::Parameter;
 using eager::Tensor;
 
 CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan)
-    : graph_(graph), holder_(holder), job_(job), plan_(plan) {
+    : graph_(graph), holder_(holder), job_(job) {
   const BlockShape s = block_shape(job, plan);
   sizes_ = {.tokens = s.tokens,
             .sequence = job.sequence_length,

@@ -80,7 +80,6 @@ class CausalLm {
   eager::Graph& graph_;
   Holder& holder_;
   const Job& job_;
-  const Plan& plan_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head

@@ -152,7 +152,8 @@ TEST_CASE("axolotl has fp32 ends beside bf16 layers, but for adapters, FSDP and 
                                          {"attn_implementation", "flash_attention_2"},
                                          {"fsdp_version", "2"},
                                          {"cut_cross_entropy", "true"}}) {
-    CAPTURE(name);
+    const std::string captured(name);
+    CAPTURE(captured);
     CHECK_FALSE(read(TrainerProject::kAxolotl, {{name, value}}).job.profile.wide_ends);
   }
   const RunReading steps =
@@ -245,7 +246,8 @@ TEST_CASE("what is not described is refused by name, whatever divides the model"
              {"attn_implementation", "eager"},
              {"plugins", "axolotl.integrations.kd.KDPlugin"},
              {"accelerate.parallelism_config.parallelism_config_cp_size", "2"}}) {
-    CAPTURE(name);
+    const std::string captured(name);
+    CAPTURE(captured);
     for (const RunFormat format : {RunFormat::kTransformers, RunFormat::kDeepspeed}) {
       const TrainerProject project = name == std::string_view("finetuning_type")
                                          ? TrainerProject::kFactory

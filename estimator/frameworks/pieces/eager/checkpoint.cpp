@@ -137,7 +137,7 @@ Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunct
     Graph& g = call.graph;
     Tensor of_input;
     const Tensor leaf = g.make_leaf(
-        call.saved(0), [&of_input, &g](Tensor gradient) { of_input = std::move(gradient); });
+        call.saved(0), [&of_input](Tensor gradient) { of_input = std::move(gradient); });
     g.tape.begin(MomentKind::kReplay);
     Tensor again;
     {

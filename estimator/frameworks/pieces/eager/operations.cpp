@@ -42,12 +42,12 @@ Tensor product(Graph& graph, const Tensor& a, const Tensor& b, bool sums_columns
   return node.finish(graph.make(elements, dtype), [=](BackwardCall& call) {
     Tensors saved;
     Tensors gradients(2);
-    for (const std::size_t i : {1, 0}) {
+    for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
       if (call.wants(i)) {
         saved.push_back(call.saved(saved.size()));
       }
     }
-    for (const std::size_t i : {1, 0}) {
+    for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
       if (call.wants(i)) {
         gradients[i] = call.graph.make(elements, dtype);
       }
@@ -231,7 +231,7 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
   }
   return node.finish(graph.make_product(rows * shape.outputs, dtype), [=](BackwardCall& call) {
     Tensors saved;
-    for (const std::size_t i : {1, 0}) {
+    for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
       if (call.wants(i)) {
         saved.push_back(call.saved(saved.size()));
       }
