@@ -49,8 +49,7 @@ class Operand {
       quantize_fp8({.plain = static_cast<std::uint8_t*>(data()),
                     .amax = scales.data(),
                     .inverse_scale = scales.data() + 1},
-                   type, values.data(),
-                   kFp8Multiple, columns, columns, stream);
+                   type, values.data(), kFp8Multiple, columns, columns, stream);
       CUDA_CHECK(cudaStreamSynchronize(stream));
     }
   }

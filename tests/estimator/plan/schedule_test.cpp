@@ -1,6 +1,6 @@
 // Schedules: order, completeness, and what is in flight.
-#include "estimator/plan/in_flight.h"
 #include "estimator/plan/schedule.h"
+#include "estimator/plan/in_flight.h"
 
 #include <doctest/doctest.h>
 

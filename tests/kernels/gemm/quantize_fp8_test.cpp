@@ -84,8 +84,7 @@ struct Factor {
     DeviceBuffer<__nv_bfloat16> dev_x(x);
     quantize_fp8(
         {.plain = bytes.data(), .amax = amax.data(), .inverse_scale = inverse_scale.data()},
-        type_of(format),
-        dev_x.data(), rows, inner, inner, stream);
+        type_of(format), dev_x.data(), rows, inner, inner, stream);
     CUDA_CHECK(cudaStreamSynchronize(stream));
     const int exponent = fp8_scale_exponent(format, largest_of(x, inner, inner));
     for (const __nv_bfloat16 value : x) {
