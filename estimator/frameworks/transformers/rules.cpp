@@ -194,6 +194,24 @@ constexpr ValidityRule kPrecisionOfWeights = {
                  "; valid: precision bf16, or zero 0 with weights_dtype fp32";
         }};
 
+// Attention in fp32 of fewer key heads than query heads saves its scores (sdp_utils.cpp: the fused
+// kernels for fp32 take no enable_gqa), which are not played.
+constexpr ValidityRule kFp32NeedsEqualHeads = {
+    .name = "unsupported: precision_with_grouped_heads",
+    .reads = {PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.precision == Precision::kFp32 &&
+                 job.model.num_heads != job.model.num_kv_heads;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "precision_with_grouped_heads",
+                              "fp32 with " + number_text(job.model.num_kv_heads) +
+                                  " key-value heads of " + number_text(job.model.num_heads),
+                              "bf16, or as many");
+        }};
+
 constexpr std::array kTransformersRules = {
     kSizesPositive,
     // modelled
@@ -248,6 +266,7 @@ constexpr std::array kTransformersRules = {
     kGlobalBatch,
     kSpNeedsTp,
     kMicrobatchTooLarge,
+    kFp32NeedsEqualHeads,
 };
 
 }  // namespace
