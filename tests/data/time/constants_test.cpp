@@ -41,7 +41,8 @@ TEST_CASE("names of constants end in their unit, where they have one that names 
 }
 
 TEST_CASE("constants are what their file says, to the last bit") {
-  const TimeConstants& constants = *Library().time_constants();
+  const Library library;
+  const TimeConstants& constants = *library.time_constants();
   CHECK(constants.gemm_share == 0.72);
   CHECK(constants.deep_ep_row_s == 14.3e-9);
   CHECK(constants.fused_choice_in_groups.forward_score_s == 49e-12);
