@@ -81,7 +81,7 @@ TEST_CASE("top plans, front and every count equal a brute force with the one-pla
   std::int64_t plans_compared = 0;
   std::int64_t jobs_with_both_verdicts = 0;
   std::int64_t plans_cut = 0;
-  for (int round = 0; round < 2400; ++round) {
+  for (int round = 0; round < 2900; ++round) {
     CAPTURE(round);
     Job job = random_small_job(random);
     job.profile.allocator = AllocatorKind::kStaticArenas;  // its replay says nothing here
