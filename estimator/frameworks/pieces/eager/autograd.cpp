@@ -97,16 +97,18 @@ Tensor Graph::cast_weight(const Tensor& weight) {
   if (!is_cached) {
     return to(*this, weight, *autocast);
   }
-  const auto found = casts_.find(weight.storage.get());
-  if (found != casts_.end()) {
-    return found->second;
+  const auto found = place_of_cast_.find(weight.storage.get());
+  if (found != place_of_cast_.end()) {
+    return casts_[found->second];
   }
   Tensor cast = to(*this, weight, *autocast);
-  casts_.emplace(weight.storage.get(), cast);
+  place_of_cast_.emplace(weight.storage.get(), casts_.size());
+  casts_.push_back(cast);
   return cast;
 }
 
 void Graph::end_autocast() {
+  place_of_cast_.clear();
   casts_.clear();
 }
 

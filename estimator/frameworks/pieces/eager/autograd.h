@@ -180,7 +180,8 @@ class Graph {
   const std::int64_t multiprocessors_;
   std::int64_t sequence_ = 0;
   std::vector<std::shared_ptr<Node>> finished_;
-  std::unordered_map<const Storage*, Tensor> casts_;
+  std::unordered_map<const Storage*, std::size_t> place_of_cast_;
+  Tensors casts_;  // in the order in which they were made, and go
 };
 
 // Nothing is recorded while it lives.
