@@ -70,7 +70,7 @@ class CausalLm {
   eager::Tensor attention(Layer& layer, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
   eager::Tensor layer_forward(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_output(const eager::Tensor& input, const eager::CheckpointedFunction& run);
+  eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);
@@ -82,6 +82,7 @@ class CausalLm {
   const Job& job_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
+  DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;
   bool trains_all_ = true;

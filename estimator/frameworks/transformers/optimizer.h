@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "estimator/frameworks/transformers/holder.h"
@@ -20,19 +21,22 @@ class Optimizer {
  private:
   eager::Tensor make(const eager::Label& label, std::int64_t elements, DType dtype);
   void keep(const eager::Label& label, std::int64_t elements, DType dtype);
+  // Into rows and columns, by Adafactor.
+  bool is_factored(const eager::Parameter& parameter) const;
   void make_state(const eager::Parameter& parameter);
   void make_bitsandbytes_state(const eager::Parameter& parameter, bool is_8bit, bool is_paged);
   void make_torchao_state(const eager::Parameter& parameter);
   void make_adafactor_state(const eager::Parameter& parameter);
   void step_foreach(const std::vector<eager::Parameter*>& trained);
   void step_adafactor(const std::vector<eager::Parameter*>& trained);
-  void step_torchao(const std::vector<eager::Parameter*>& trained);
+  void step_torchao(const eager::Parameter& parameter);
 
   eager::Graph& graph_;
   const Holder& holder_;
   const Job& job_;
   bool has_state_ = false;
   bool has_maps_ = false;
+  std::set<std::int64_t> tuned_;  // sizes of parameters whose kernels are
   eager::Tensors states_;
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "estimator/frameworks/transformers/flat_shard.h"
 #include "estimator/frameworks/transformers/fsdp.h"
 #include "estimator/frameworks/transformers/optimizer.h"
 #include "estimator/frameworks/transformers/tuned.h"
@@ -19,6 +20,9 @@ using eager::Tensor;
 constexpr std::int64_t kMicrobatches = 2;
 
 std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan) {
+  if (plan.zero > 0 && job.profile.fsdp_version == 1) {
+    return std::make_unique<FlatShard>(graph, job, plan);
+  }
   if (plan.zero > 0) {
     return std::make_unique<FullyShard>(graph, job, plan);
   }
@@ -64,7 +68,7 @@ class Trainer {
     holder_->begin_microbatch(is_last);
     graph_.tape.enter_thread(false);
     if (uses_autocast(job_, plan_)) {
-      graph_.autocast = DType::kBf16;
+      graph_.autocast = compute_dtype(plan_);
     }
     const Tensor loss = model_.forward();
     graph_.end_autocast();
@@ -80,7 +84,9 @@ class Trainer {
 
   void update() {
     graph_.tape.begin(MomentKind::kOptimizer);
-    optimizer_.step(trained_);
+    if (!plan_.offload.parameters) {  // else the host's
+      optimizer_.step(trained_);
+    }
     for (Parameter* parameter : trained_) { parameter->gradient = {}; }
   }
 
