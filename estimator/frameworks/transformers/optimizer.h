@@ -24,6 +24,7 @@ class Optimizer {
   // Into rows and columns, by Adafactor.
   bool is_factored(const eager::Parameter& parameter) const;
   void make_state(const eager::Parameter& parameter);
+  void make_adamw_state(const eager::Parameter& parameter);
   void make_bitsandbytes_state(const eager::Parameter& parameter, bool is_8bit, bool is_paged);
   void make_torchao_state(const eager::Parameter& parameter);
   void make_adafactor_state(const eager::Parameter& parameter);
