@@ -1,5 +1,6 @@
 #include "estimator/frameworks/transformers/fsdp.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "estimator/frameworks/transformers/labels.h"
@@ -61,8 +62,8 @@ void FullyShard::load(Parameter& parameter, const eager::Label& /*label*/, const
   parameter.data.dtype = DType::kBf16;
   parameter.data.storage = std::make_shared<eager::Storage>(graph_.tape, TapeTensor{});
   if (is_trained) {
-    parameter.data = graph_.make_leaf(parameter.data, [&group](Tensor gradient) {
-      group.gradients.push_back(std::move(gradient));
+    parameter.data = graph_.make_leaf(parameter.data, [&group, &parameter](Tensor gradient) {
+      take(group, parameter, std::move(gradient));
     });
   }
 }
@@ -167,10 +168,19 @@ void FullyShard::before_backward(std::size_t index) {
   }
 }
 
+// Later microbatches add to the first one's gradient in place.
+void FullyShard::take(Group& group, const Parameter& parameter, Tensor gradient) {
+  if (std::ranges::find(group.gradients, &parameter, &WholeGradient::parameter) ==
+      group.gradients.end()) {
+    group.gradients.push_back({&parameter, std::move(gradient)});
+  }
+}
+
 // foreach_reduce: gradients are freed once they lie in the reduction's input, but for the last one,
-// which a variable still names.
+// which a variable still names. Microbatches that do not reduce leave them whole
+// (accelerator.no_sync; _fsdp_param_group.py post_backward).
 void FullyShard::reduce(Group& group) {
-  if (group.gradients.empty()) {
+  if (!syncs_ || group.gradients.empty()) {
     return;
   }
   const InRow row(graph_.tape, kReduceBufferRow);
@@ -180,7 +190,7 @@ void FullyShard::reduce(Group& group) {
   }
   reduction_input_ = {};
   reduction_input_ = graph_.make(ranks_ * shard, DType::kBf16);
-  const Tensor named = std::move(group.gradients.back());
+  const Tensor named = std::move(group.gradients.back().gradient);
   group.gradients.clear();
   const Tensor output = graph_.make(shard, DType::kBf16, AllocationStream::kReduce);
   const InRow gradients_row(graph_.tape, kGradientsRow);

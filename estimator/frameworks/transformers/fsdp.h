@@ -22,15 +22,20 @@ class FullyShard final : public Holder {
   eager::Tensor enter(const ModuleGroup& module, const eager::Tensor& input) override;
   eager::Tensor leave(const ModuleGroup& module, const eager::Tensor& output) override;
   eager::Tensor leave_model(const eager::Tensor& loss) override;
+  void begin_microbatch(bool syncs) override { syncs_ = syncs; }
   void end_forward() override { held_output_ = {}; }
   void end_backward() override;
 
  private:
+  struct WholeGradient {
+    const eager::Parameter* parameter = nullptr;
+    eager::Tensor gradient;
+  };
   struct Group {
     std::vector<eager::Parameter*> parameters;
-    bool reshards = true;      // after the forward pass
-    eager::Tensor gathered;    // the flat output of the all-gather, until it is copied out
-    eager::Tensors gradients;  // of trained ones, whole, by their place
+    bool reshards = true;    // after the forward pass
+    eager::Tensor gathered;  // the flat output of the all-gather, until it is copied out
+    std::vector<WholeGradient> gradients;  // in the order in which they came
   };
 
   std::size_t index_of(const ModuleGroup& module) const;
@@ -41,12 +46,14 @@ class FullyShard final : public Holder {
   void reshard(Group& group);
   eager::Tensor hook_backward(std::size_t index, const eager::Tensor& output);
   void before_backward(std::size_t index);
+  static void take(Group& group, const eager::Parameter& parameter, eager::Tensor gradient);
   void reduce(Group& group);
 
   const Job& job_;
   std::int64_t ranks_ = 1;
   std::int64_t num_layers_ = 0;
   bool is_tied_ = false;
+  bool syncs_ = true;
   bool has_root_ = false;      // both ends are the root's group
   std::vector<Group> groups_;  // the embedding's where it is untied, the layers', the tail's
   std::size_t loading_ = 0;
