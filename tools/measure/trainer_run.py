@@ -5,8 +5,9 @@ usage: [torchrun --nproc_per_node WORLD] trainer_run.py CASE.json|- [--out OUT.j
                                                         [--steps N] [--shared] [--cpu]
 
 A case is a line of data/measured's hf_trainer files without "measured": framework, model (members of its config),
-world, strategy single|ddp|fsdp2, model_dtype, bf16_autocast, gradient_checkpointing, fsdp (fsdp_config), lora (peft's),
-per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim, max_grad_norm, attn_implementation;
+world, strategy single|ddp|fsdp1|fsdp2, model_dtype, bf16_autocast, gradient_checkpointing, fsdp (fsdp_config), lora (peft's),
+per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim (TrainingArguments', or muon:
+trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare (trainer_model.py), loss
 stock|trl_chunked|cut_cross_entropy, packing {"lengths"} (position_ids start again at each document, no attention_mask),
 padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments).
@@ -114,7 +115,7 @@ def checkpointing_arguments(case):
 
 def training_arguments(case, steps, cpu):
     members = checkpointing_arguments(case)
-    if case["strategy"] == "fsdp2":
+    if case["strategy"] in ("fsdp1", "fsdp2"):
         members |= {"fsdp": True, "fsdp_config": dict(case["fsdp"])}
         if case["fsdp"].get("cpu_offload"):
             # What accelerate's launcher sets: norms of gradients on the CPU are summed there.
@@ -135,12 +136,21 @@ def training_arguments(case, steps, cpu):
         fp16=case.get("fp16", False),
         per_device_train_batch_size=case["per_device_train_batch_size"],
         gradient_accumulation_steps=case["gradient_accumulation_steps"],
-        optim=case["optim"],
+        optim=DEFAULTS["optim"] if case["optim"] == "muon" else case["optim"],
         max_grad_norm=case["max_grad_norm"],
         use_liger_kernel=case.get("use_liger_kernel", False),
         **members,
         **case.get("arguments", {}),
     )
+
+
+def own_optimizer(case):
+    """What the Trainer takes in place of the optimizer that TrainingArguments name."""
+    if case["optim"] != "muon":
+        return {}
+    from trainer_muon import MuonWithAdamW
+
+    return {"optimizer_cls_and_kwargs": (MuonWithAdamW, {"lr": 1e-4, "table_rows": case["model"]["vocab_size"]})}
 
 
 def rank_measured(recorder, counts, context, loading_peak, shared):
@@ -203,7 +213,8 @@ def train(case, options):
             torch.cuda.reset_peak_memory_stats()
         arguments = training_arguments(case, options.steps, options.cpu)
         rows = case["world"] * case["per_device_train_batch_size"] * case["gradient_accumulation_steps"] * options.steps
-        trainer = trainer_class(model=model, args=arguments, train_dataset=RandomTokens(case, rows), callbacks=callbacks)
+        tokens = RandomTokens(case, rows)
+        trainer = trainer_class(model=model, args=arguments, train_dataset=tokens, callbacks=callbacks, **own_optimizer(case))
         trainer.train()
         status, message = "ok", None
     except torch.OutOfMemoryError as error:
