@@ -47,6 +47,8 @@ def command_of(case, folder, options):
 
 
 def failure(case, status, printed):
+    # What the launcher adds behind the words of the process that failed says nothing of why.
+    printed = printed.split("torch/distributed/elastic/multiprocessing/api.py")[0] or printed
     if "out of memory" in printed.lower():
         status = "oom"
     return case | {"measured": {"status": status, "step_times_s": [], "ranks": [], "message": printed[-LAST_CHARACTERS:]}}

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
@@ -13,6 +13,14 @@ using eager::NodeBuilder;
 using eager::Parameter;
 using eager::Tensor;
 using eager::Tensors;
+using huggingface::Holder;
+using huggingface::kGatherBufferRow;
+using huggingface::kGatheredRow;
+using huggingface::kGradientsRow;
+using huggingface::kReduceBufferRow;
+using huggingface::kShardRow;
+using huggingface::ModuleGroup;
+using huggingface::Shape;
 
 FullyShard::FullyShard(eager::Graph& graph, const Job& job, const Plan& plan)
     : Holder(graph),

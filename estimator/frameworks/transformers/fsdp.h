@@ -4,23 +4,23 @@
 // utils/fsdp_utils.py fsdp2_prepare_model, and its releases since 1.10.
 #pragma once
 
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
 
-class FullyShard final : public Holder {
+class FullyShard final : public huggingface::Holder {
  public:
   FullyShard(eager::Graph& graph, const Job& job, const Plan& plan);
 
-  void begin_group(const ModuleGroup& module) override;
-  void load(eager::Parameter& parameter, const eager::Label& label, const Shape& shape, DType dtype,
-            bool is_trained) override;
+  void begin_group(const huggingface::ModuleGroup& module) override;
+  void load(eager::Parameter& parameter, const eager::Label& label, const huggingface::Shape& shape,
+            DType dtype, bool is_trained) override;
   std::int64_t held_elements(const eager::Parameter& parameter) const override {
     return shard_elements(parameter);
   }
-  eager::Tensor enter(const ModuleGroup& module, const eager::Tensor& input) override;
-  eager::Tensor leave(const ModuleGroup& module, const eager::Tensor& output) override;
+  eager::Tensor enter(const huggingface::ModuleGroup& module, const eager::Tensor& input) override;
+  eager::Tensor leave(const huggingface::ModuleGroup& module, const eager::Tensor& output) override;
   eager::Tensor leave_model(const eager::Tensor& loss) override;
   void begin_microbatch(bool syncs) override { syncs_ = syncs; }
   void end_forward() override { held_output_ = {}; }
@@ -38,7 +38,7 @@ class FullyShard final : public Holder {
     std::vector<WholeGradient> gradients;  // in the order in which they came
   };
 
-  std::size_t index_of(const ModuleGroup& module) const;
+  std::size_t index_of(const huggingface::ModuleGroup& module) const;
   std::int64_t shard_elements(const eager::Parameter& parameter) const;
   bool is_unsharded(const Group& group) const;
   void gather(Group& group);

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/reduction.h"
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
@@ -12,6 +12,11 @@ namespace {
 using eager::Label;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::kExpAvgRow;
+using huggingface::kExpAvgSqRow;
+using huggingface::kScalesRow;
+using huggingface::kStepRow;
+using huggingface::kUpdateRow;
 
 // Elements of a state in few bits that share a scale in fp32 (bitsandbytes optim/optimizer.py,
 // torchao optim/adam.py), and the fewest that a parameter must have.

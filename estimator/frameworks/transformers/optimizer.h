@@ -4,14 +4,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
 
 class Optimizer {
  public:
-  Optimizer(eager::Graph& graph, const Holder& holder, const Job& job)
+  Optimizer(eager::Graph& graph, const huggingface::Holder& holder, const Job& job)
       : graph_(graph), holder_(holder), job_(job) {}
 
   // The first step makes the states, one parameter after the other.
@@ -35,7 +35,7 @@ class Optimizer {
   void step_torchao(const std::vector<eager::Parameter*>& trained);
 
   eager::Graph& graph_;
-  const Holder& holder_;
+  const huggingface::Holder& holder_;
   const Job& job_;
   bool has_state_ = false;
   bool has_maps_ = false;

@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/fsdp.h"
 #include "estimator/frameworks/transformers/optimizer.h"
-#include "estimator/frameworks/transformers/tuned.h"
 
 namespace shardplan::transformers {
 namespace {
@@ -14,6 +14,10 @@ namespace {
 using eager::Graph;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::CausalLm;
+using huggingface::DataParallel;
+using huggingface::Holder;
+using huggingface::uses_autocast;
 
 // The second microbatch of a step meets the gradients of the first, later ones repeat it.
 constexpr std::int64_t kMicrobatches = 2;

@@ -1,10 +1,10 @@
 // Every number counts bytes of one element; e is the size of an activation.
-#include "estimator/frameworks/transformers/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/number.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 namespace {
 
 // bitsandbytes 0.50: 4-bit weights are unpacked for a product in either direction (autograd/
@@ -117,4 +117,4 @@ void add_beside_products(const BlockContext& context, LayerParts& parts) {
   }
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -6,7 +6,7 @@
 
 #include "estimator/frameworks/pieces/eager/operations.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct AttentionSizes {
   std::int64_t tokens = 0;
@@ -30,4 +30,4 @@ eager::Tensor eager_attention(eager::Graph& graph, const eager::Tensor& query,
 eager::Tensor byte_mask(eager::Graph& graph, const AttentionSizes& sizes);
 eager::Tensor additive_mask(eager::Graph& graph, const AttentionSizes& sizes, DType dtype);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -1,8 +1,8 @@
-#include "estimator/frameworks/transformers/attention.h"
+#include "estimator/frameworks/pieces/huggingface/attention.h"
 
 #include <utility>
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 namespace {
 
 using eager::BackwardCall;
@@ -104,4 +104,4 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
                      [](BackwardCall& call) { return std::move(call.gradients); });
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

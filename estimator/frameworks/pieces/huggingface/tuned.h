@@ -6,7 +6,7 @@
 
 #include "estimator/plan/job.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 // A linear layer of a decoder layer: weight [outputs, inputs].
 struct LinearWeight {
@@ -37,4 +37,4 @@ double optimizer_element_bytes(const Job& job, const Plan& plan);
 // Of gradients as products leave them for autograd to add up: FSDP2's are in the gathered type.
 double autograd_element_bytes(const Job& job, const Plan& plan);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -7,7 +7,7 @@
 
 #include "estimator/frameworks/pieces/eager/autograd.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 // Modules whose parameters may be gathered together: each layer, and the model's ends.
 struct ModuleGroup {
@@ -100,4 +100,4 @@ class DataParallel final : public Holder {
   bool has_rebuilt_ = false;
 };
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -4,7 +4,7 @@
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/plan/tuning.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct Linear {
   eager::LinearShape shape;
@@ -26,4 +26,4 @@ eager::Tensor project(eager::Graph& graph, Linear& linear, const eager::Tensor& 
 std::vector<std::int64_t> quantized_bytes(const QuantizedWeights& quantized,
                                           const eager::LinearShape& shape);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

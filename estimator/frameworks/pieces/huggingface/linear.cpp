@@ -1,9 +1,9 @@
-#include "estimator/frameworks/transformers/linear.h"
+#include "estimator/frameworks/pieces/huggingface/linear.h"
 
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 namespace {
 
 using eager::BackwardCall;
@@ -145,4 +145,4 @@ std::vector<std::int64_t> quantized_bytes(const QuantizedWeights& quantized,
           kFp32 * kScalesCode,   kFp32,  kFp32 * kCode};
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

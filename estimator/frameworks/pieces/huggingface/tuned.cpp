@@ -1,10 +1,10 @@
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 
 #include <algorithm>
 
 #include "estimator/plan/number.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 std::array<LinearWeight, kLinearLayerNames.size()> linear_weights(const ModelSpec& model) {
   using enum LinearLayer;
@@ -80,4 +80,4 @@ double autograd_element_bytes(const Job& job, const Plan& plan) {
   return plan.zero > 0 ? number(bytes_of(DType::kBf16)) : trained_bytes(job);
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

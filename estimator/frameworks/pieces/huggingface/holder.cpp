@@ -1,10 +1,10 @@
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 
 #include <utility>
 
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 // A leaf keeps its first gradient as it comes, later ones are added in place.
 void Holder::load(eager::Parameter& parameter, const eager::Label& label, const Shape& shape,
@@ -69,4 +69,4 @@ void DataParallel::end_backward() {
   has_reduced_ = has_reduced_ || syncs_;
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

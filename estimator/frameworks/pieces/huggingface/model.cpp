@@ -1,13 +1,13 @@
-#include "estimator/frameworks/transformers/model.h"
+#include "estimator/frameworks/pieces/huggingface/model.h"
 
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/liger.h"
-#include "estimator/frameworks/transformers/labels.h"
-#include "estimator/frameworks/transformers/loss.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/loss.h"
 #include "estimator/ledger/block_rows.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 using eager::InRow;
 using eager::Parameter;
@@ -385,4 +385,4 @@ Tensor CausalLm::forward() {
   return sum;
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -9,13 +9,13 @@
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
-#include "estimator/frameworks/transformers/attention.h"
-#include "estimator/frameworks/transformers/experts.h"
-#include "estimator/frameworks/transformers/holder.h"
-#include "estimator/frameworks/transformers/linear.h"
+#include "estimator/frameworks/pieces/huggingface/attention.h"
+#include "estimator/frameworks/pieces/huggingface/experts.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
+#include "estimator/frameworks/pieces/huggingface/linear.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct Norm {
   eager::Parameter weight;
@@ -93,4 +93,4 @@ class CausalLm {
   eager::Tensor cosines_, sines_, mask_;
 };
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

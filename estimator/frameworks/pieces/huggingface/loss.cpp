@@ -1,4 +1,4 @@
-#include "estimator/frameworks/transformers/loss.h"
+#include "estimator/frameworks/pieces/huggingface/loss.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,10 +6,10 @@
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/labels.h"
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 namespace {
 
 using eager::BackwardCall;
@@ -184,4 +184,4 @@ Tensor cut_cross_entropy(Graph& graph, const Tensor& hidden, const Tensor& weigh
   });
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

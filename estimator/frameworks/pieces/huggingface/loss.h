@@ -4,7 +4,7 @@
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/plan/model_spec.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct HeadShape {
   std::int64_t tokens = 0;
@@ -34,4 +34,4 @@ eager::Tensor cut_cross_entropy(eager::Graph& graph, const eager::Tensor& hidden
 // Tokens of one of Liger's chunks.
 std::int64_t liger_chunk(const HeadShape& shape);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

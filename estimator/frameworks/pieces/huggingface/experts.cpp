@@ -1,10 +1,10 @@
-#include "estimator/frameworks/transformers/experts.h"
+#include "estimator/frameworks/pieces/huggingface/experts.h"
 
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/labels.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 namespace {
 
 using eager::BackwardCall;
@@ -134,4 +134,4 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
   return eager::to(graph, sum, hidden.dtype);
 }
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface
