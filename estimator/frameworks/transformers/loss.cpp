@@ -42,6 +42,9 @@ Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const
         eager::linear(graph, wide, columns,
                       {.inputs = shape.hidden, .outputs = shape.vocab, .flattens_input = false});
   }
+  if (shape.caps_logits) {
+    logits = eager::soft_capped(graph, logits);
+  }
   const Tensor log_softmax = eager::log_softmax(graph, eager::to(graph, logits, DType::kFp32));
   Tensor loss = eager::nll_loss(graph, log_softmax, labels);
   const Tensor probabilities = eager::exponential(graph, log_softmax);

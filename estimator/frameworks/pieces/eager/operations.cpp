@@ -180,6 +180,12 @@ Tensor sigmoid(Graph& graph, const Tensor& input) {
   return with_output_saved(graph, input);
 }
 
+Tensor soft_capped(Graph& graph, Tensor input) {
+  input = scale(graph, input);
+  input = tanh(graph, input);
+  return scale(graph, input);
+}
+
 Tensor mean(Graph& graph, const Tensor& input, std::int64_t width) {
   NodeBuilder node(graph, {&input});
   const std::int64_t elements = input.elements;

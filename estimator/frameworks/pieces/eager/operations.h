@@ -31,6 +31,8 @@ Tensor silu(Graph& graph, const Tensor& input);  // gelu saves and makes as much
 Tensor exponential(Graph& graph, const Tensor& input);
 Tensor tanh(Graph& graph, const Tensor& input);
 Tensor sigmoid(Graph& graph, const Tensor& input);
+// cap * tanh(input / cap).
+Tensor soft_capped(Graph& graph, Tensor input);
 // Of rows of `width` elements.
 Tensor mean(Graph& graph, const Tensor& input, std::int64_t width);
 // Saves a mask of a byte for each element; none where the probability is 0.
