@@ -3,7 +3,7 @@
 #include <array>
 
 #include "estimator/frameworks/pieces/communicators.h"
-#include "estimator/frameworks/transformers/model.h"
+#include "estimator/frameworks/pieces/huggingface/model.h"
 #include "estimator/frameworks/transformers/optimizer.h"
 
 namespace shardplan::transformers {
@@ -12,8 +12,8 @@ namespace {
 // A model that is loaded, of which no step is played, names its tensors.
 std::int64_t managed_bytes(const Job& job, const Plan& plan) {
   eager::Graph graph(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms);
-  Holder holder(graph);
-  CausalLm model(graph, holder, job, plan);
+  huggingface::Holder holder(graph);
+  huggingface::CausalLm model(graph, holder, job, plan);
   model.build();
   const Optimizer optimizer(graph, holder, job);
   std::int64_t bytes = 0;

@@ -233,7 +233,6 @@ constexpr std::array kTransformersRules = {
     kRoutedExpertsOnly,
     kGqaOnly,
     kGatedOnly,
-    kTwoNorms,
     kNoMtp,
     kHeadDim,
     kOffloadActivationsUnsupported,

@@ -94,6 +94,9 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const std::int64_t scores = pairs(sizes) * sizes.query_heads;
   Tensor weights = matmul(graph, query, keys, scores);
   weights = eager::scale(graph, weights);
+  if (sizes.caps_scores) {
+    weights = eager::soft_capped(graph, std::move(weights));
+  }
   weights = eager::add(graph, weights, mask);
   const DType dtype = query.dtype;
   weights = softmax(graph, weights);

@@ -26,7 +26,8 @@ std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t experts =
       model.moe.num_experts * model.hidden * (3 * model.moe.expert_ffn + 1);
   const std::int64_t num_moe = std::ranges::count_if(model.layers, &LayerSpec::is_moe);
-  std::int64_t layer = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  std::int64_t layer =
+      model.norms_per_layer * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
   for (const LinearWeight& weight : linear_weights(model)) { layer += weight.elements(); }
   layer += model.qkv_bias ? query + 2 * key : 0;
   layer += model.attention_output_bias ? model.hidden : 0;
