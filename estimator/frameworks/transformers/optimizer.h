@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "estimator/frameworks/pieces/huggingface/holder.h"
@@ -24,6 +25,8 @@ class Optimizer {
  private:
   eager::Tensor make(const eager::Label& label, std::int64_t elements, DType dtype);
   void keep(const eager::Label& label, std::int64_t elements, DType dtype);
+  // Into rows and columns, by Adafactor.
+  bool is_factored(const eager::Parameter& parameter) const;
   void make_state(const eager::Parameter& parameter);
   bool is_wide(const eager::Parameter& parameter) const;
   bool is_managed(const eager::Parameter& parameter) const;
@@ -32,13 +35,14 @@ class Optimizer {
   void make_adafactor_state(const eager::Parameter& parameter);
   void step_foreach(const std::vector<eager::Parameter*>& trained);
   void step_adafactor(const std::vector<eager::Parameter*>& trained);
-  void step_torchao(const std::vector<eager::Parameter*>& trained);
+  void step_torchao(const eager::Parameter& parameter);
 
   eager::Graph& graph_;
   const huggingface::Holder& holder_;
   const Job& job_;
   bool has_state_ = false;
   bool has_maps_ = false;
+  std::set<std::int64_t> tuned_;  // sizes of parameters whose kernels are
   eager::Tensors states_;
 };
 

@@ -43,6 +43,9 @@ class Holder {
     return parameter.data.elements;
   }
 
+  // Optimizers have parts of flat tensors.
+  virtual bool flattens() const { return false; }
+
   // Around a module's forward pass: returns the input and the output that it is to use.
   virtual eager::Tensor enter(const ModuleGroup& /*group*/, const eager::Tensor& input) {
     return input;
@@ -50,6 +53,8 @@ class Holder {
   virtual eager::Tensor leave(const ModuleGroup& /*group*/, const eager::Tensor& output) {
     return output;
   }
+  // Both stand within a layer's checkpoint, and run with it again.
+  virtual bool is_within_checkpoints() const { return false; }
   virtual eager::Tensor leave_model(const eager::Tensor& loss) { return loss; }
   // `syncs`: gradients of this microbatch are reduced; those before it only add up.
   virtual void begin_microbatch(bool /*syncs*/) {}

@@ -6,6 +6,7 @@
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/loss.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/ledger/block_rows.h"
 
 namespace shardplan::huggingface {
@@ -25,6 +26,7 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
             .query_heads = s.query_heads,
             .key_heads = s.key_value_heads};
   weights_ = job.profile.weights_dtype;
+  compute_ = compute_dtype(plan);
   ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
   recomputes_ = plan.recompute.granularity == RecomputeGranularity::kFull;
   trains_all_ = job.adapters.rank == 0;
@@ -35,14 +37,12 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
                             bool has_bias) {
   linear.shape = shape;
   linear.quantized = job_.quantized;
+  linear.compute_dtype = compute_;
   if (linear.quantized.kind == Quantization::kNone) {
     holder_.load(linear.weight, kParametersRow, {shape.outputs, shape.inputs}, weights_,
                  trains_all_);
   } else {
-    const InRow row(graph_.tape, kQuantizedRow);
-    for (const std::int64_t bytes : quantized_bytes(linear.quantized, shape)) {
-      linear.packed.push_back(graph_.make(bytes, DType::kBool));
-    }
+    load_quantized(graph_, holder_, linear, job_.profile.float_quant_storage);
   }
   if (has_bias) {
     holder_.load(linear.bias, kParametersRow, {shape.outputs, 1}, weights_, trains_all_);
@@ -52,6 +52,10 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
     linear.dropout = job_.adapters.dropout;
     holder_.load(linear.a, kAdapterRow, {linear.rank, shape.inputs}, job_.adapters.dtype, true);
     holder_.load(linear.b, kAdapterRow, {shape.outputs, linear.rank}, job_.adapters.dtype, true);
+    linear.adapter_dtype = holder_.flattens() ? linear.a.dtype : linear.a.data.dtype;
+    if (job_.adapters.decomposes_weights) {
+      holder_.load(linear.magnitude, kAdapterRow, {shape.outputs, 1}, job_.adapters.dtype, true);
+    }
   }
 }
 
@@ -121,6 +125,7 @@ void CausalLm::build() {
   holder_.begin_group({kFinalNorm});
   build_norm(final_norm_, sizes_.hidden);
   if (!job_.model.tied_embeddings) {
+    holder_.begin_group({kHead});
     load_end(head_, job_.adapters.trains_head);
   }
 }
@@ -133,7 +138,8 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     }
   };
   const auto take_linear = [&take](Linear& linear) {
-    for (eager::Parameter* each : {&linear.weight, &linear.bias, &linear.a, &linear.b}) {
+    for (eager::Parameter* each :
+         {&linear.weight, &linear.bias, &linear.a, &linear.b, &linear.magnitude}) {
       take(*each);
     }
   };
@@ -274,12 +280,25 @@ Tensor CausalLm::layer_forward(std::size_t place, const Tensor& input) {
   return eager::add(graph_, residual, hidden);
 }
 
-Tensor CausalLm::layer_output(const Tensor& input, const eager::CheckpointedFunction& run) {
-  if (!recomputes_) {
-    return run(input);
+// GradientCheckpointingLayer: hooks of the module itself run within its checkpoint, which with
+// reentrance runs them again.
+Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
+  const ModuleGroup group = {ModuleGroup::Kind::kLayer, static_cast<std::int64_t>(index)};
+  const auto run = [this, index](const Tensor& x) { return layer_forward(index, x); };
+  const bool is_reentrant = recomputes_ && job_.profile.reentrant_checkpoint;
+  if (is_reentrant && holder_.is_within_checkpoints()) {
+    return eager::reentrant_checkpoint(graph_, input, [this, group, run](const Tensor& x) {
+      return holder_.leave(group, run(holder_.enter(group, x)));
+    });
   }
-  return job_.profile.reentrant_checkpoint ? eager::reentrant_checkpoint(graph_, input, run)
-                                           : eager::checkpoint(graph_, input, run);
+  Tensor output;
+  {
+    const Tensor entered = holder_.enter(group, input);
+    output = is_reentrant  ? eager::reentrant_checkpoint(graph_, entered, run)
+             : recomputes_ ? eager::checkpoint(graph_, entered, run)
+                           : run(entered);
+  }
+  return holder_.leave(group, output);
 }
 
 Tensor CausalLm::decoder(const Tensor& token_ids) {
@@ -298,16 +317,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   }
   shared_ = shared_by_layers(graph_, job_, attention_sizes(),
                              {.table = table_.data.dtype, .norms = ends_});
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const ModuleGroup group = {kLayer, static_cast<std::int64_t>(i)};
-    const auto run = [this, i](const Tensor& input) { return layer_forward(i, input); };
-    Tensor output;
-    {
-      const Tensor input = holder_.enter(group, hidden);
-      output = layer_output(input, run);
-    }
-    hidden = holder_.leave(group, output);
-  }
+  for (std::size_t i = 0; i < layers_.size(); ++i) { hidden = layer_output(i, hidden); }
   hidden = norm(final_norm_, holder_.enter({kFinalNorm}, hidden));
   if (!recomputes_) {
     drop_shared();

@@ -67,7 +67,7 @@ class CausalLm {
   eager::Tensor attention(Layer& layer, const Shared& shared, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
   eager::Tensor layer_forward(std::size_t place, const eager::Tensor& input);
-  eager::Tensor layer_output(const eager::Tensor& input, const eager::CheckpointedFunction& run);
+  eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);
@@ -80,6 +80,7 @@ class CausalLm {
   const ModelClass& class_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
+  DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;
   bool trains_all_ = true;
