@@ -9,10 +9,40 @@
 namespace shardplan {
 namespace {
 
-// Endings of published names that change weights and tokenizers, not sizes.
-constexpr std::array<std::string_view, 12> kVariants = {"-instruct", "-chat", "-base", "-thinking",
-                                                        "-it",       "-pt",   "-hf",   "-2507",
-                                                        "-0528",     "-0324", "-v0.1", "-bf16"};
+// Words of published names that change weights, tokenizers and lengths, not sizes.
+constexpr std::array kVariants =
+    std::to_array<std::string_view>({"instruct", "chat", "base", "thinking", "reasoning", "it",
+                                     "pt", "hf", "bf16", "fp16", "fp8", "1m"});
+
+// "2507" of a release in July 2025.
+bool is_date(const std::string& word) {
+  return word.size() == 4 && word.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// "Meta-Llama-3-8B" of an organisation, without it: "llama-3-8b".
+std::string bare_name(const std::string& name) {
+  std::string rest = in_lower_case(name);
+  rest.erase(rest.find_last_not_of('/') + 1);
+  rest.erase(0, rest.rfind('/') + 1);
+  std::ranges::replace(rest, '_', '-');
+  return rest.starts_with("meta-") ? rest.substr(std::string_view("meta-").size()) : rest;
+}
+
+// The name without the words that are dropped, wherever they stand: "llama-2-7b-chat-hf".
+template <class Dropped>
+std::string without_words(const std::string& name, Dropped is_dropped) {
+  std::string rest;
+  std::size_t begin = 0;
+  while (begin <= name.size()) {
+    const std::size_t end = std::min(name.find('-', begin), name.size());
+    const std::string word = name.substr(begin, end - begin);
+    if (!is_dropped(word)) {
+      rest += (rest.empty() ? "" : "-") + word;
+    }
+    begin = end + 1;
+  }
+  return rest;
+}
 
 }  // namespace
 
@@ -52,28 +82,28 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
 }
 
 std::string Library::published_model(const std::string& name) const {
-  std::string rest = in_lower_case(name);
-  rest.erase(rest.find_last_not_of('/') + 1);
-  rest.erase(0, rest.rfind('/') + 1);
-  if (rest.starts_with("meta-")) {
-    rest.erase(0, std::string_view("meta-").size());
-  }
   const std::vector<std::string> known = model_names();
-  for (bool is_cut = true; is_cut;) {
-    std::string preset = rest;
+  const auto preset_of = [&](const std::string& words) {
+    std::string preset = words;
     if (has(std::string(kModelAliasesPath))) {
       const JsonFile& aliases = parse(std::string(kModelAliasesPath));
-      preset = ObjectReader(aliases.json, aliases.file).string_or(rest, rest);
+      preset = ObjectReader(aliases.json, aliases.file).string_or(words, words);
     }
-    if (std::ranges::find(known, preset) != known.end()) {
+    return std::ranges::find(known, preset) == known.end() ? std::string() : preset;
+  };
+  const std::string whole = bare_name(name);
+  const std::string model = without_words(whole, [](const std::string& word) {
+    return std::ranges::find(kVariants, word) != kVariants.end();
+  });
+  // A release's own name goes before that of its line, whose first version is bare.
+  const std::string undated = without_words(model, is_date);
+  const std::string first =
+      undated.ends_with("-v0.1")
+          ? undated.substr(0, undated.size() - std::string_view("-v0.1").size())
+          : undated;
+  for (const std::string& each : {whole, model, undated, first}) {
+    if (std::string preset = preset_of(each); !preset.empty()) {
       return preset;
-    }
-    is_cut = false;
-    for (const std::string_view ending : kVariants) {
-      if (!is_cut && rest.ends_with(ending)) {
-        rest.resize(rest.size() - ending.size());
-        is_cut = true;
-      }
     }
   }
   return "";
