@@ -306,11 +306,9 @@ RunSettings settings_of_trainer(TrainerWords words) {
   return settings;
 }
 
-std::string known_model(const Setting& model_name, const std::string& file,
-                        const Library& library) {
+std::string configuration_beside(const Setting& model_name, const std::string& file) {
   const std::string name = word_of(&model_name);
-  std::string config = name.empty() ? "" : file_beside(name + "/config.json", file);
-  return config.empty() ? library.published_model(name) : config;
+  return name.empty() ? "" : file_beside(name + "/config.json", file);
 }
 
 InputError unknown_model(const Setting& model_name) {

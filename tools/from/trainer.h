@@ -44,9 +44,8 @@ RunSettings deepspeed_settings(const Setting& named, const std::string& path);
 // training_args.py, _process_fsdp_args; axolotl utils/schemas/validation.py).
 std::string without_fsdp(const std::string& name);
 
-// The model that a file trains by its published name or by its folder, as preset or path; "" where
-// the library has none of that name.
-std::string known_model(const Setting& model_name, const std::string& file, const Library& library);
+// The config.json of the folder that a file names as its model; "" where none lies there.
+std::string configuration_beside(const Setting& model_name, const std::string& file);
 InputError unknown_model(const Setting& model_name);
 
 }  // namespace shardplan
