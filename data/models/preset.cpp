@@ -28,6 +28,12 @@ std::string bare_name(const std::string& name) {
   return rest.starts_with("meta-") ? rest.substr(std::string_view("meta-").size()) : rest;
 }
 
+// "Qwen/Qwen3-8B": an organisation and its model.
+bool is_published_name(const std::string& name) {
+  return std::ranges::count(name, '/') == 1 && name.find_first_of("./~") > 0 &&
+         name.back() != '/' && !name.ends_with(".json");
+}
+
 // The name without the words that are dropped, wherever they stand: "llama-2-7b-chat-hf".
 template <class Dropped>
 std::string without_words(const std::string& name, Dropped is_dropped) {
@@ -60,6 +66,12 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
                                    : published_model(name_or_path);
     if (!preset.empty()) {
       return {.name = preset, .config = parse("models/" + preset + ".json")};
+    }
+    if (is_published_name(name_or_path) && !std::filesystem::exists(name_or_path, failed)) {
+      throw InputError((where.empty() ? "model: " : where) + "found \"" +
+                       shown(name_or_path, Encoding::kUnchecked) +
+                       "\", a published name whose sizes are not known here, expected a name that "
+                       "`shardplan list models` has or the path of its config.json");
     }
     return {.name = std::filesystem::path(name_or_path).stem().string(),
             .config = {.json = parse_text(read_text_file(name_or_path, where), name_or_path),
