@@ -26,9 +26,11 @@ struct TrainerWords {
 // Whether a file with settings of these names is one of a Trainer's, and whose.
 bool is_of_trainer(const std::vector<Setting>& settings);
 
+// The program whose names these are.
+TrainerProject project_of(const std::vector<Setting>& own);
+
 // `deepspeed` and `fsdp_config` name files, which are looked for where they say, beside the file
-// and in the folders above it; InputError where they are not there, and for trainings that are not
-// the Trainer's.
+// and in the folders above it; InputError where they are not there.
 RunSettings settings_of_trainer(TrainerWords words);
 
 // Adds what --set deepspeed=FILE and --set fsdp_config=FILE name.

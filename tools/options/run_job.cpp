@@ -193,7 +193,7 @@ void name_model(RunSettings& settings, const Options& options, const ClusterSpec
     return;
   }
   std::optional<InputError> missing = find_model(settings, options, library);
-  const bool has_length = given(options, "sequence-length") || says_sequence_length(settings);
+  const bool has_length = given(options, "sequence-length") || says_sequence_length(settings, library);
   if (!missing && is_of_trainer(settings) && !has_length && settings.undescribed.empty()) {
     missing = InputError(settings.file +
                          ": found no length of a sequence, expected --sequence-length N beside it");

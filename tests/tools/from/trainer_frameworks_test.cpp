@@ -102,9 +102,6 @@ TEST_CASE("adapters are named before anything is asked for that would not help")
                  "adapters     rank 64 on all"));
   CHECK(contains(folder.estimate("sft.yaml", factory, {"--lora-targets", "q_proj"}).out,
                  "adapters     rank 8 on q_proj"));
-  CHECK(
-      contains(folder.estimate("sft.yaml", factory, {"--set", "deepspeed=configs/zero3.json"}).out,
-               "UNSUPPORTED  finetuning_type lora: full is described under DeepSpeed"));
   const ProgramRun unknown = folder.estimate(
       "sft.yaml", with(with(factory, "Qwen/Qwen3-4B-Instruct-2507", "my/own"), "sft", "dpo"));
   CHECK(contains(unknown.out, "UNSUPPORTED  stage dpo"));
