@@ -82,7 +82,7 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
                                              : names_in(arguments.text_or(setting, ""));
   const Targets targets = targets_named(names);
   if (!targets.wrong.empty()) {
-    refuse(run, std::string(setting) + " " + shown(targets.wrong, Encoding::kUnchecked) +
+    refuse(run, shown_setting(arguments, setting) +
                     ": adapters on the linear layers of Llama, Mistral and Qwen are described, "
                     "q_proj to down_proj by name");
   }
@@ -165,8 +165,21 @@ Bits bits_of(const TrainerFile& trainer) {
              : Bits{.count = arguments.integer_or(setting, 0, 0, 16), .setting = setting};
 }
 
+// Checkpoints of the Hub that bitsandbytes has quantized: nf4 with quantized scales
+// (huggingface.co/unsloth/llama-3-8b-bnb-4bit config.json).
+bool is_4bit_checkpoint(const RunArguments& arguments) {
+  constexpr std::array<const char*, 3> kModels = {"model_name_or_path", "base_model", "model"};
+  return std::ranges::any_of(kModels, [&](const char* name) {
+    return names_4bit_checkpoint(arguments.text_or(name, ""));
+  });
+}
+
 void read_quantized(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
+  if (is_4bit_checkpoint(arguments)) {
+    run.job.quantized = {.kind = Quantization::kNf4, .is_double = true};
+    return;
+  }
   const char* const method = any_of(arguments, {"quantization_method", "quant_method"});
   const std::string by = method == nullptr ? "bnb" : arguments.text_or(method, "");
   const Bits bits = bits_of(trainer);

@@ -74,8 +74,8 @@ std::int64_t fsdp_version(const TrainerFile& trainer, RunReading& run) {
   return version;
 }
 
-// When FSDP1 gathers what the backward pass will need: nobody's word is none (transformers 5.17
-// training_args.py, _process_fsdp_args), accelerate's launcher asks for one.
+// When FSDP1 gathers what the backward pass will need: not ahead where nobody says so (transformers
+// 5.17 training_args.py, _process_fsdp_args; accelerate 1.15 commands/launch.py).
 std::string prefetch_of(const RunArguments& arguments) {
   for (const char* const name :
        {"fsdp_config.backward_prefetch", "fsdp_config.backward_prefetch_policy"}) {

@@ -14,6 +14,8 @@ constexpr std::array kVariants =
     std::to_array<std::string_view>({"instruct", "chat", "base", "thinking", "reasoning", "it",
                                      "pt", "hf", "bf16", "fp16", "fp8", "1m"});
 
+constexpr std::string_view k4Bit = "-bnb-4bit";
+
 // "2507" of a release in July 2025.
 bool is_date(const std::string& word) {
   return word.size() == 4 && word.find_first_not_of("0123456789") == std::string::npos;
@@ -25,6 +27,9 @@ std::string bare_name(const std::string& name) {
   rest.erase(rest.find_last_not_of('/') + 1);
   rest.erase(0, rest.rfind('/') + 1);
   std::ranges::replace(rest, '_', '-');
+  if (names_4bit_checkpoint(rest)) {
+    rest.resize(rest.size() - k4Bit.size());
+  }
   return rest.starts_with("meta-") ? rest.substr(std::string_view("meta-").size()) : rest;
 }
 
@@ -51,6 +56,11 @@ std::string without_words(const std::string& name, Dropped is_dropped) {
 }
 
 }  // namespace
+
+bool names_4bit_checkpoint(const std::string& model) {
+  const std::string name = in_lower_case(model);
+  return name.ends_with(k4Bit) && !name.ends_with("-unsloth" + std::string(k4Bit));
+}
 
 ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_keys,
                            const std::string& where) const {

@@ -148,12 +148,16 @@ InputError no_model(const RunSettings& settings) {
 }
 
 // Why a published model is not described, "" where it is. Megatron-SWIFT trains what an fp8
-// checkpoint holds in the type that its arguments say.
+// checkpoint holds in the type that its arguments say; the Trainer puts adapters on weights of four
+// bits.
 std::string why_undescribed(const RunSettings& settings) {
   const std::vector<std::string>& words = settings.model_name.values;
   std::string name = words.empty() ? "" : words.front();
-  if (settings.format == RunFormat::kMegatron && in_lower_case(name).ends_with("-fp8")) {
-    name.resize(name.size() - std::string_view("-fp8").size());
+  const std::string lower = in_lower_case(name);
+  if (settings.format == RunFormat::kMegatron && lower.ends_with("-fp8")) {
+    name.resize(lower.rfind("-fp8"));
+  } else if (settings.format != RunFormat::kMegatron && names_4bit_checkpoint(name)) {
+    name.resize(lower.rfind("-bnb-4bit"));
   }
   const std::string family = undescribed_family(name);
   return family.empty() ? ""
@@ -193,7 +197,8 @@ void name_model(RunSettings& settings, const Options& options, const ClusterSpec
     return;
   }
   std::optional<InputError> missing = find_model(settings, options, library);
-  const bool has_length = given(options, "sequence-length") || says_sequence_length(settings, library);
+  const bool has_length =
+      given(options, "sequence-length") || says_sequence_length(settings, library);
   if (!missing && is_of_trainer(settings) && !has_length && settings.undescribed.empty()) {
     missing = InputError(settings.file +
                          ": found no length of a sequence, expected --sequence-length N beside it");

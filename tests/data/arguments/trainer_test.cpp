@@ -297,6 +297,16 @@ TEST_CASE("what a framework can do with adapters, types and host memory is its r
   CHECK(half.plan.precision == Precision::kFp16);
 }
 
+TEST_CASE("a checkpoint that bitsandbytes has quantized is of nf4, whatever else is said") {
+  const QuantizedWeights expected = {.kind = Quantization::kNf4, .is_double = true};
+  CHECK(read(TrainerProject::kTrl,
+             {{"use_peft", "true"}, {"model_name_or_path", "unsloth/llama-3-8b-bnb-4bit"}})
+            .job.quantized == expected);
+  CHECK(read(TrainerProject::kAxolotl,
+             {{"adapter", "lora"}, {"base_model", "unsloth/llama-3-8b-bnb-4bit"}})
+            .job.quantized == expected);
+}
+
 TEST_CASE("experts run by grouped products unless a file says otherwise") {
   for (const char* const name : {"experts_implementation", "experts_impl"}) {
     CAPTURE(name);

@@ -85,6 +85,8 @@ TEST_CASE("a published name is the preset of its sizes, whatever variant it is")
   CHECK(library.published_model("Qwen/Qwen2.5-7B-Instruct-1M") == "qwen2.5-7b");
   CHECK(library.published_model("codellama/CodeLlama-13b-Instruct-hf") == "codellama-13b");
   CHECK(library.published_model("ZhipuAI/GLM-4-9B-0414") == "glm-4-9b-0414");
+  CHECK(library.published_model("unsloth/llama-3-8b-Instruct-bnb-4bit") == "llama3-8b");
+  CHECK(library.published_model("unsloth/Qwen3-8B-unsloth-bnb-4bit") == "");
   // Of one line, with sizes of their own.
   CHECK(library.published_model("mistralai/Mistral-7B-Instruct-v0.1") == "mistral-7b-v0.1");
   CHECK(library.published_model("mistralai/Mistral-7B-Instruct-v0.2") == "mistral-7b-v0.2");
