@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/labels.h"
-#include "estimator/frameworks/transformers/labels.h"
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
@@ -14,6 +14,15 @@ using eager::InRow;
 using eager::NodeBuilder;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::compute_dtype;
+using huggingface::Holder;
+using huggingface::kGatherBufferRow;
+using huggingface::kGatheredRow;
+using huggingface::kGradientsRow;
+using huggingface::kReduceBufferRow;
+using huggingface::kShardRow;
+using huggingface::ModuleGroup;
+using huggingface::Shape;
 
 FlatShard::FlatShard(eager::Graph& graph, const Job& job, const Plan& plan)
     : Holder(graph),

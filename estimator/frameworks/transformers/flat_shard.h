@@ -4,24 +4,24 @@
 // utils/other.py fsdp_auto_wrap_policy.
 #pragma once
 
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
 
-class FlatShard final : public Holder {
+class FlatShard final : public huggingface::Holder {
  public:
   FlatShard(eager::Graph& graph, const Job& job, const Plan& plan);
 
-  void begin_group(const ModuleGroup& module) override { loading_ = module; }
-  void load(eager::Parameter& parameter, const eager::Label& label, const Shape& shape, DType dtype,
-            bool is_trained) override;
+  void begin_group(const huggingface::ModuleGroup& module) override { loading_ = module; }
+  void load(eager::Parameter& parameter, const eager::Label& label, const huggingface::Shape& shape,
+            DType dtype, bool is_trained) override;
   void wrap(const std::vector<eager::Parameter*>& trained) override;
   // Of the first rank, which has the beginning of every flat tensor.
   std::int64_t held_elements(const eager::Parameter& parameter) const override;
   bool flattens() const override { return true; }
-  eager::Tensor enter(const ModuleGroup& module, const eager::Tensor& input) override;
-  eager::Tensor leave(const ModuleGroup& module, const eager::Tensor& output) override;
+  eager::Tensor enter(const huggingface::ModuleGroup& module, const eager::Tensor& input) override;
+  eager::Tensor leave(const huggingface::ModuleGroup& module, const eager::Tensor& output) override;
   eager::Tensor leave_model(const eager::Tensor& loss) override;
   void begin_microbatch(bool syncs) override;
   void end_backward() override;
@@ -44,7 +44,7 @@ class FlatShard final : public Holder {
   };
 
   Group& root() { return groups_.back(); }
-  Group& group_of(const ModuleGroup& module, bool is_trained);
+  Group& group_of(const huggingface::ModuleGroup& module, bool is_trained);
   std::int64_t shard_elements(const Group& group) const;
   void unshard(Group& group);
   void unshard_layer(std::size_t layer);
@@ -61,7 +61,7 @@ class FlatShard final : public Holder {
   const std::size_t num_layers_;
   // Layers, adapters of each, and the root's: the embedding, the final norm and the head.
   std::vector<Group> groups_;
-  ModuleGroup loading_;
+  huggingface::ModuleGroup loading_;
   bool syncs_ = true;
   eager::Tensors shards_;
 };

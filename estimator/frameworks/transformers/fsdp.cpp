@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "estimator/frameworks/transformers/labels.h"
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
@@ -14,6 +14,15 @@ using eager::NodeBuilder;
 using eager::Parameter;
 using eager::Tensor;
 using eager::Tensors;
+using huggingface::compute_dtype;
+using huggingface::Holder;
+using huggingface::kGatherBufferRow;
+using huggingface::kGatheredRow;
+using huggingface::kGradientsRow;
+using huggingface::kReduceBufferRow;
+using huggingface::kShardRow;
+using huggingface::ModuleGroup;
+using huggingface::Shape;
 
 FullyShard::FullyShard(eager::Graph& graph, const Job& job, const Plan& plan)
     : Holder(graph),

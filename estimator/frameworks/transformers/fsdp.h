@@ -4,23 +4,23 @@
 // utils/fsdp_utils.py fsdp2_prepare_model, and its releases since 1.10.
 #pragma once
 
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
 
-class FullyShard final : public Holder {
+class FullyShard final : public huggingface::Holder {
  public:
   FullyShard(eager::Graph& graph, const Job& job, const Plan& plan);
 
-  void begin_group(const ModuleGroup& module) override { loading_ = module; }
-  void load(eager::Parameter& parameter, const eager::Label& label, const Shape& shape, DType dtype,
-            bool is_trained) override;
+  void begin_group(const huggingface::ModuleGroup& module) override { loading_ = module; }
+  void load(eager::Parameter& parameter, const eager::Label& label, const huggingface::Shape& shape,
+            DType dtype, bool is_trained) override;
   std::int64_t held_elements(const eager::Parameter& parameter) const override {
     return shard_elements(parameter);
   }
-  eager::Tensor enter(const ModuleGroup& module, const eager::Tensor& input) override;
-  eager::Tensor leave(const ModuleGroup& module, const eager::Tensor& output) override;
+  eager::Tensor enter(const huggingface::ModuleGroup& module, const eager::Tensor& input) override;
+  eager::Tensor leave(const huggingface::ModuleGroup& module, const eager::Tensor& output) override;
   bool is_within_checkpoints() const override { return true; }
   eager::Tensor leave_model(const eager::Tensor& loss) override;
   void begin_microbatch(bool syncs) override { syncs_ = syncs; }
@@ -38,7 +38,7 @@ class FullyShard final : public Holder {
     eager::Tensor gathered;  // the flat output of the all-gather, until it is copied out
   };
 
-  std::size_t index_of(const ModuleGroup& module) const;
+  std::size_t index_of(const huggingface::ModuleGroup& module) const;
   bool is_upcast(bool is_trained) const;
   std::int64_t shard_elements(const eager::Parameter& parameter) const;
   bool is_unsharded(const Group& group) const;
@@ -59,7 +59,7 @@ class FullyShard final : public Holder {
   bool is_tied_ = false;
   bool has_root_ = false;      // both ends are the root's group
   std::vector<Group> groups_;  // the embedding's where it is untied, the layers', the tail's
-  ModuleGroup loading_;
+  huggingface::ModuleGroup loading_;
   bool syncs_ = true;
   eager::Tensor held_output_;      // of the last gather of a forward pass
   eager::Tensor reduction_input_;  // until the next one

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/elementwise.h"
 #include "estimator/time/kernel_time.h"
@@ -11,6 +11,9 @@ namespace shardplan::transformers {
 namespace {
 
 using eager::Tensor;
+using huggingface::linear_weights;
+using huggingface::LinearWeight;
+using huggingface::optimizer_element_bytes;
 
 constexpr int kSteps = 5;  // DEFAULT_NS_STEPS
 

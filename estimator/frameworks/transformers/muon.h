@@ -2,7 +2,7 @@
 // torch/optim/_muon.py; Newton-Schulz iterations in bf16).
 #pragma once
 
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/reduction.h"
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/transformers/muon.h"
 #include "estimator/plan/units.h"
 
@@ -13,6 +13,11 @@ namespace {
 using eager::Label;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::kExpAvgRow;
+using huggingface::kExpAvgSqRow;
+using huggingface::kScalesRow;
+using huggingface::kStepRow;
+using huggingface::kUpdateRow;
 
 // Elements of a state in few bits that share a scale in fp32 (bitsandbytes optim/optimizer.py,
 // torchao optim/adam.py), and the fewest that a parameter must have.
@@ -45,21 +50,32 @@ void Optimizer::keep(const Label& label, std::int64_t elements, DType dtype) {
 }
 
 // The embedding's states stay in 32 bits (trainer.py, create_optimizer: register_module_override).
-void Optimizer::make_bitsandbytes_state(const Parameter& parameter, bool is_8bit, bool is_paged) {
+bool Optimizer::is_wide(const Parameter& parameter) const {
+  return job_.optimizer == OptimizerKind::kPagedAdamW || parameter.is_embedding ||
+         holder_.held_elements(parameter) < kLeastOf8bit;
+}
+
+bool Optimizer::is_managed(const Parameter& parameter) const {
+  return is_paged(job_.optimizer) && holder_.held_elements(parameter) >= kLeastPaged;
+}
+
+std::int64_t Optimizer::managed_bytes(const Parameter& parameter) const {
+  const std::int64_t width = bytes_of(is_wide(parameter) ? DType::kFp32 : DType::kFp8);
+  return is_managed(parameter) ? 2 * width * holder_.held_elements(parameter) : 0;
+}
+
+void Optimizer::make_bitsandbytes_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
-  const bool is_wide = !is_8bit || parameter.is_embedding || elements < kLeastOf8bit;
-  const auto keep_state = [&](const Label& label) {
-    if (!is_paged || elements < kLeastPaged) {
-      keep(label, elements, is_wide ? DType::kFp32 : DType::kFp8);
-    }
-  };
-  if (!is_wide && !std::exchange(has_maps_, true)) {
+  const bool in_32_bits = is_wide(parameter);
+  if (!in_32_bits && !std::exchange(has_maps_, true)) {
     keep(kScalesRow, kMap, DType::kFp32);
     keep(kScalesRow, kMap, DType::kFp32);
   }
-  keep_state(kExpAvgRow);
-  keep_state(kExpAvgSqRow);
-  if (!is_wide) {
+  if (!is_managed(parameter)) {
+    keep(kExpAvgRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
+    keep(kExpAvgSqRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
+  }
+  if (!in_32_bits) {
     keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
     keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
   }
@@ -111,9 +127,9 @@ void Optimizer::make_state(const Parameter& parameter) {
         make_adamw_state(parameter);
       }
       break;
-    case kAdamW8bit: make_bitsandbytes_state(parameter, true, false); break;
-    case kPagedAdamW: make_bitsandbytes_state(parameter, false, true); break;
-    case kPagedAdamW8bit: make_bitsandbytes_state(parameter, true, true); break;
+    case kAdamW8bit:
+    case kPagedAdamW:
+    case kPagedAdamW8bit: make_bitsandbytes_state(parameter); break;
     case kTorchaoAdamW8bit:
     case kTorchaoAdamW4bit: make_torchao_state(parameter); break;
     case kAdafactor: make_adafactor_state(parameter); break;

@@ -325,7 +325,6 @@ constexpr std::array kTransformersRules = {
     kRoutedExpertsOnly,
     kGqaOnly,
     kGatedOnly,
-    kTwoNorms,
     kNoMtp,
     kHeadDim,
     kOffloadActivationsUnsupported,

@@ -4,10 +4,10 @@
 #include <memory>
 #include <utility>
 
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/flat_shard.h"
 #include "estimator/frameworks/transformers/fsdp.h"
 #include "estimator/frameworks/transformers/optimizer.h"
-#include "estimator/frameworks/transformers/tuned.h"
 
 namespace shardplan::transformers {
 namespace {
@@ -15,6 +15,11 @@ namespace {
 using eager::Graph;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::CausalLm;
+using huggingface::compute_dtype;
+using huggingface::DataParallel;
+using huggingface::Holder;
+using huggingface::uses_autocast;
 
 // The second microbatch of a step meets the gradients of the first, later ones repeat it.
 constexpr std::int64_t kMicrobatches = 2;
@@ -29,7 +34,10 @@ std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan
   if (data_parallel_size(job, plan) > 1) {
     // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
     const bool finds_unused = plan.recompute.granularity == RecomputeGranularity::kNone;
-    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
+    // Moments in managed memory come to the GPU page by page in the first step.
+    const bool is_first_step_long = is_paged(job.optimizer);
+    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view,
+                                          is_first_step_long);
   }
   return std::make_unique<Holder>(graph);
 }

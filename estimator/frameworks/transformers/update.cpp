@@ -3,13 +3,18 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/muon.h"
-#include "estimator/frameworks/transformers/tuned.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::autograd_element_bytes;
+using huggingface::model_elements;
+using huggingface::optimizer_element_bytes;
+using huggingface::trained_share;
 
 // bf16 gradients into the bf16 input of the reduce-scatter, and its output into fp32 shards
 // (_fsdp_collectives.py foreach_reduce).

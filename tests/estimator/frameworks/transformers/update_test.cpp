@@ -3,13 +3,15 @@
 
 #include <doctest/doctest.h>
 
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 #include "tests/estimator/rank_updates.h"
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::adapter_elements;
 
 RankParameters all_of(const Job& job) {
   return {.held = {.dense = count_parameters(job.model)}};
