@@ -83,6 +83,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"packed_sequences", &FrameworkProfile::packed_sequences},
     {"wide_ends", &FrameworkProfile::wide_ends},
     {"fsdp_prefetch", &FrameworkProfile::fsdp_prefetch},
+    {"eager_experts", &FrameworkProfile::eager_experts},
     {"float_quant_storage", &FrameworkProfile::float_quant_storage},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},

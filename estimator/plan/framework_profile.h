@@ -330,6 +330,7 @@ struct FrameworkProfile {
   bool packed_sequences = false;   // positions begin anew within a row of tokens
   bool wide_ends = false;          // norms, embedding and head are fp32 beside bf16 linear layers
   FsdpPrefetch fsdp_prefetch = FsdpPrefetch::kNone;
+  bool eager_experts = false;         // one after the other, by a loop of the host
   bool float_quant_storage = false;   // 4-bit weights lie in bf16, which FSDP2 shards
   bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
   bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay

@@ -2,7 +2,7 @@
 
 namespace shardplan::transformers {
 
-void add_assumptions(const Job& job, const Plan& /*plan*/, const PlanPieces&,
+void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
                      std::vector<Assumption>& assumptions) {
   const auto add = [&](const char* text) { assumptions.push_back({.text = text}); };
   add("sequences of a batch are equally long: padding makes transformers build a mask and repeat "
@@ -12,6 +12,14 @@ void add_assumptions(const Job& job, const Plan& /*plan*/, const PlanPieces&,
   if (job.quantized.kind == Quantization::kInt8) {
     add("LLM.int8's products are those of bf16 in time, without columns of outliers: inputs beyond "
         "its threshold of 6 take tensors of their own, whose number the data decides");
+  }
+  if (plan.offload.optimizer > 0 && job.profile.host_threads == 1) {
+    add("the optimizer on the host has one thread a rank, which torchrun and accelerate set where "
+        "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "
+        "host's memory rate");
+  }
+  if (plan.zero > 0 && job.profile.fsdp_version == 1) {
+    add("FSDP1's hooks take the host as long as FSDP2's, and use_orig_params is true");
   }
   if (job.adapters.rank > 0 || job.profile.weights_dtype == DType::kFp32) {
     add("the host's time is that of layers without adapters and autocast: it decides only where "

@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/pieces/eager/reduction.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/transformers/muon.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
@@ -105,16 +106,26 @@ void Optimizer::make_adafactor_state(const Parameter& parameter) {
   keep(kExpAvgSqRow, parameter.data.elements / parameter.rows, DType::kFp32);
 }
 
+void Optimizer::make_adamw_state(const Parameter& parameter) {
+  const std::int64_t elements = holder_.held_elements(parameter);
+  if (job_.profile.fused_optimizer) {
+    keep(kStepRow, 1, DType::kFp32);
+  }
+  keep(kExpAvgRow, elements, parameter.dtype);
+  keep(kExpAvgSqRow, elements, parameter.dtype);
+}
+
 void Optimizer::make_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
   using enum OptimizerKind;
   switch (job_.optimizer) {
-    case kAdamW:
-      if (job_.profile.fused_optimizer) {
-        keep(kStepRow, 1, DType::kFp32);
+    case kAdamW: make_adamw_state(parameter); break;
+    case kMuon:
+      if (is_for_muon(parameter)) {
+        keep(kExpAvgRow, elements, parameter.dtype);
+      } else {
+        make_adamw_state(parameter);
       }
-      keep(kExpAvgRow, elements, parameter.dtype);
-      keep(kExpAvgSqRow, elements, parameter.dtype);
       break;
     case kAdamW8bit:
     case kPagedAdamW:
@@ -124,7 +135,6 @@ void Optimizer::make_state(const Parameter& parameter) {
     case kAdafactor: make_adafactor_state(parameter); break;
     case kSgdMomentum: keep(kExpAvgRow, elements, parameter.dtype); break;
     case kSgd:
-    case kMuon:
     case kDistMuon: break;
   }
 }
@@ -208,6 +218,14 @@ void Optimizer::step(const std::vector<Parameter*>& trained) {
   }
   if (job_.optimizer == OptimizerKind::kAdafactor) {
     step_adafactor(trained);
+  } else if (job_.optimizer == OptimizerKind::kMuon) {
+    const eager::InRow row(graph_.tape, kUpdateRow);
+    Tensor last;
+    for (const Parameter* parameter : trained) {
+      if (is_for_muon(*parameter)) {
+        play_muon(graph_, *parameter, last);
+      }
+    }
   } else if (job_.optimizer == OptimizerKind::kAdamW && !job_.profile.fused_optimizer &&
              job_.profile.foreach_optimizer) {
     step_foreach(trained);

@@ -28,6 +28,7 @@ class Optimizer {
   // Into rows and columns, by Adafactor.
   bool is_factored(const eager::Parameter& parameter) const;
   void make_state(const eager::Parameter& parameter);
+  void make_adamw_state(const eager::Parameter& parameter);
   bool is_wide(const eager::Parameter& parameter) const;
   bool is_managed(const eager::Parameter& parameter) const;
   void make_bitsandbytes_state(const eager::Parameter& parameter);

@@ -28,7 +28,25 @@ constexpr ValidityRule kOptimizers =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
                 OptimizerKind::kSgd, OptimizerKind::kAdafactor, OptimizerKind::kAdamW8bit,
                 OptimizerKind::kPagedAdamW, OptimizerKind::kPagedAdamW8bit,
-                OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit>;
+                OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit,
+                OptimizerKind::kMuon>;
+
+constexpr ValidityRule kMuonOnWholeModels = {
+    .name = "unsupported: muon",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.optimizer == OptimizerKind::kMuon &&
+                 (plan.zero > 0 || job.adapters.rank > 0 || job.model.moe.num_experts > 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "optimizer",
+                              plan.zero > 0           ? "muon with zero " + number_text(plan.zero)
+                              : job.adapters.rank > 0 ? "muon with adapters"
+                                                      : "muon with experts",
+                              "muon on whole dense models with zero 0");
+        }};
 
 bool is_fsdp(const Job& job, const Plan& plan, std::int64_t version) {
   return plan.zero > 0 && job.profile.fsdp_version == version;
@@ -314,6 +332,7 @@ constexpr std::array kTransformersRules = {
     kOffloadParametersWithOptimizer,
     kMoeBufferFactorUnsupported,
     kOptimizers,
+    kMuonOnWholeModels,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,

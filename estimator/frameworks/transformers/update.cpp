@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/frameworks/transformers/muon.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
 
@@ -168,6 +169,17 @@ double offloaded_step_s(const Job& job, const Plan& /*plan*/, const UpdatedEleme
   return on_gpu_s + elements * (of.fused_host_adam_bytes + kClipped) / rate;
 }
 
+std::optional<double> matrix_step_s(const Job& job, const Plan& plan,
+                                    const ShardingGroups& /*groups*/, const RankParameters& rank,
+                                    double host_s) {
+  if (job.optimizer != OptimizerKind::kMuon) {
+    return std::nullopt;
+  }
+  const double others = number(rank.held.total()) - muon_elements(job);
+  return std::max(
+      muon_s(job, plan) + elementwise_s(job.cluster.gpu, others * step_kernels(job, plan)), host_s);
+}
+
 }  // namespace
 
 constinit const UpdateTimes kUpdate = {.has_wide_collectives = true,
@@ -177,6 +189,7 @@ constinit const UpdateTimes kUpdate = {.has_wide_collectives = true,
                                        .add_copies = add_copies,
                                        .exposed_s = exposed_s,
                                        .step_kernels = step_kernels,
-                                       .offloaded_step_s = offloaded_step_s};
+                                       .offloaded_step_s = offloaded_step_s,
+                                       .matrix_step_s = matrix_step_s};
 
 }  // namespace shardplan::transformers

@@ -70,6 +70,7 @@ struct Parameter {
   DType dtype = DType::kBf16;  // in which the optimizer has it
   bool is_trained = false;
   bool is_embedding = false;  // of a table of tokens
+  bool is_end = false;        // that, or the head
 };
 
 // Where saved tensors go while it is the innermost (torch.autograd.graph.saved_tensors_hooks).

@@ -106,12 +106,63 @@ Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const E
   return eager::to(graph, top, dtype);
 }
 
+// A view of one expert's matrix; its gradient lies in zeros of all.
+Tensor one_of(Graph& graph, const Tensor& weights, std::int64_t experts) {
+  NodeBuilder node(graph, {&weights});
+  const std::int64_t all = weights.elements;
+  const DType dtype = weights.dtype;
+  return node.finish(weights.viewed(all / experts), [=](BackwardCall& call) {
+    const InRow row(call.graph.tape, eager::kWeightGradientsRow);
+    return Tensors{call.graph.make(all, dtype)};
+  });
+}
+
+// index_add_: in place; rows get their part of the gradient, which asks for their shape.
+Tensor added_to(Graph& graph, const Tensor& sum, const Tensor& rows) {
+  NodeBuilder node(graph, {&sum, &rows});
+  if (node.is_needed()) {
+    node.save(rows);
+  }
+  const std::int64_t elements = rows.elements;
+  const DType dtype = rows.dtype;
+  Tensor output = sum;
+  return node.finish(std::move(output), [=](BackwardCall& call) {
+    const Tensor saved_rows = call.saved(0);
+    Tensor of_rows = call.graph.make(elements, dtype);
+    return Tensors{std::move(call.gradients[0]), std::move(of_rows)};
+  });
+}
+
+// Qwen3MoeExperts.forward: each expert on the tokens that chose it, on average as many.
+Tensor eager_experts(Graph& graph, const Experts& experts, const Tensor& hidden,
+                     const Tensor& weights, const ExpertSizes& sizes) {
+  const std::int64_t rows = sizes.tokens * sizes.chosen;
+  Tensor sum = graph.make(sizes.tokens * sizes.hidden, hidden.dtype);
+  Tensor state, output;
+  for (std::int64_t i = 0; i < sizes.experts; ++i) {
+    const std::int64_t own = (i + 1) * rows / sizes.experts - i * rows / sizes.experts;
+    state = eager::index(graph, hidden, own * sizes.hidden);
+    Tensor product =
+        eager::linear(graph, state, one_of(graph, experts.gate_up.data, sizes.experts),
+                      {.inputs = sizes.hidden, .outputs = 2 * sizes.ffn, .flattens_input = false});
+    product = gated(graph, product);
+    output = eager::linear(graph, product, one_of(graph, experts.down.data, sizes.experts),
+                           {.inputs = sizes.ffn, .outputs = sizes.hidden, .flattens_input = false});
+    output = eager::multiply(graph, output, eager::index(graph, weights, own));
+    sum = added_to(graph, sum, eager::to(graph, output, hidden.dtype));
+  }
+  return sum;
+}
+
 }  // namespace
 
 Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidden,
                        const ExpertSizes& sizes) {
   const std::int64_t rows = sizes.tokens * sizes.chosen;
   const Tensor weights = route(graph, experts, hidden, sizes);
+  if (sizes.is_eager) {
+    return eager_experts(graph, experts, hidden, weights, sizes);
+  }
   Tensor selected = eager::index(graph, hidden, rows * sizes.hidden);
   selected = masked_fill(graph, selected, true);
   Tensor output = grouped_product(graph, selected, experts.gate_up.data, rows * 2 * sizes.ffn);

@@ -1,6 +1,7 @@
-// Experts of a layer by grouped products: rows of tokens sorted by expert, one product for all.
-// Source: transformers 5.17 integrations/moe.py grouped_mm_experts_forward,
-// models/qwen3_moe/modeling_qwen3_moe.py Qwen3MoeTopKRouter (mixtral's is alike).
+// Experts of a layer by grouped products, rows of tokens sorted by expert, one product for all; or
+// one expert after the other. Source: transformers 5.17 integrations/moe.py
+// grouped_mm_experts_forward, models/qwen3_moe/modeling_qwen3_moe.py Qwen3MoeExperts,
+// Qwen3MoeTopKRouter (mixtral's are alike).
 #pragma once
 
 #include "estimator/frameworks/pieces/eager/operations.h"
@@ -17,6 +18,7 @@ struct ExpertSizes {
   std::int64_t ffn = 0;  // of one expert
   std::int64_t experts = 0;
   std::int64_t chosen = 0;  // of a token
+  bool is_eager = false;    // one after the other, else by grouped products
 };
 
 eager::Tensor experts_forward(eager::Graph& graph, const Experts& experts,

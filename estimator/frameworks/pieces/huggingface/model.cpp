@@ -106,6 +106,7 @@ void CausalLm::build_layer(Layer& layer, bool has_experts) {
 // The embedding or the head; peft's ModulesToSaveWrapper trains a copy beside it.
 void CausalLm::load_end(eager::Parameter& table, bool has_copy) {
   const Shape shape = {sizes_.vocab, sizes_.hidden};
+  table.is_end = true;
   if (!has_copy) {
     return holder_.load(table, kParametersRow, shape, ends_, trains_all_);
   }
@@ -246,7 +247,8 @@ Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
                             .hidden = sizes_.hidden,
                             .ffn = job_.model.moe.expert_ffn,
                             .experts = job_.model.moe.num_experts,
-                            .chosen = job_.model.moe.topk});
+                            .chosen = job_.model.moe.topk,
+                            .is_eager = job_.profile.eager_experts});
   }
   Tensor product;
   {

@@ -30,8 +30,14 @@ TEST_CASE("transformers refuses by name what is not modelled") {
         {"fp8", "bf16, fp16, fp32"}},
        {"unsupported: tp", [](Job&, Plan& plan) { plan.tp = 2; }, {"tp 2"}},
        {"unsupported: optimizer",
-        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kMuon; },
-        {"muon", "adamw"}},
+        [](Job& job, Plan&) { job.optimizer = OptimizerKind::kDistMuon; },
+        {"dist_muon", "adamw"}},
+       {"unsupported: muon",
+        [](Job& job, Plan& plan) {
+          job.optimizer = OptimizerKind::kMuon;
+          plan.zero = 3;
+        },
+        {"muon with zero 3", "zero 0"}},
        {"unsupported: model.shared_experts",
         [](Job& job, Plan&) { job.model.moe.shared_ffn = 64; },
         {"64 wide", "none"}},

@@ -303,5 +303,32 @@ TEST_CASE("FSDP1's first rank has the beginning of every flat tensor") {
   CHECK(idle_bytes(job, trainer_plan(3), "optimizer.exp_avg_sq") == 4 * kSmallModel / 2);
 }
 
+// The gradients of one expert's matrices lie in zeros of all experts', beside the sum so far.
+TEST_CASE("experts that run one after the other have each gradient whole") {
+  Job job = small_trainer_job(1);
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 512};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  const auto gradients = [&] {
+    return most_bytes(job, trainer_plan(0), MomentKind::kLossBackward, "gradients.of_weights");
+  };
+  const std::int64_t grouped = gradients();
+  job.profile.eager_experts = true;
+  constexpr std::int64_t kGateAndUp = 8 * 2 * 512 * 512;
+  CHECK(gradients() > grouped + 2 * (kGateAndUp - 2 * kSmallTable));
+}
+
+// One moment of the layers' matrices; two of tables and norms. The largest step, of gate: the
+// update in fp32, the matrix in bf16 before and behind a product, two squares of 512.
+TEST_CASE("Muon has one moment of each matrix, and AdamW two of the rest") {
+  Job job = small_trainer_job(1);
+  job.profile.weights_dtype = DType::kFp32;
+  job.optimizer = OptimizerKind::kMuon;
+  const Plan plan = trainer_plan(0);
+  CHECK(idle_bytes(job, plan, "optimizer.exp_avg") == 4 * kSmallModel);
+  CHECK(idle_bytes(job, plan, "optimizer.exp_avg_sq") == 4 * (2 * kSmallTable + 5 * 512));
+  CHECK(most_bytes(job, plan, MomentKind::kOptimizer, "optimizer.temporaries") ==
+        (4 + 2 + 2) * 512 * 1024 + 2 * 2 * 512 * 512);
+}
+
 }  // namespace
 }  // namespace shardplan::transformers

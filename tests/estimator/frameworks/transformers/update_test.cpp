@@ -110,5 +110,14 @@ TEST_CASE("FSDP1 waits for its collectives unless it gathers ahead, and copies n
   CHECK(visible_s(FsdpPrefetch::kBackwardPost) > visible_s(FsdpPrefetch::kBackwardPre));
 }
 
+// Newton-Schulz iterations are products of 5 * (2 * 2 * s * s * l + 2 * s * s * s) operations.
+TEST_CASE("Muon's step takes longer than AdamW's, by the products of its matrices") {
+  Job job = small_trainer_job(1);
+  const Plan plan = trainer_plan(0);
+  const double adamw_s = rank_update(job, plan, all_of(job)).optimizer_s;
+  job.optimizer = OptimizerKind::kMuon;
+  CHECK(rank_update(job, plan, all_of(job)).optimizer_s > adamw_s);
+}
+
 }  // namespace
 }  // namespace shardplan::transformers
