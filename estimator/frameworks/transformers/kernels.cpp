@@ -2,14 +2,23 @@
 #include "estimator/frameworks/transformers/kernels.h"
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
-#include "estimator/frameworks/transformers/adapter_kernels.h"
 #include "estimator/frameworks/transformers/host.h"
-#include "estimator/frameworks/transformers/tuned.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::add_beside_products;
+using huggingface::autograd_element_bytes;
+using huggingface::casts_weights;
+using huggingface::class_of;
+using huggingface::has_wide_stream;
+using huggingface::NormKind;
+using huggingface::uses_autocast;
 
 constexpr double kHalf = 2;    // bytes of bf16
 constexpr double kSingle = 4;  // of fp32
@@ -43,6 +52,25 @@ Passes wide_rotary(bool has_head_norms) {
                    .rearranged = 2 * 2 * kSingle + 5 * kHalf}};
 }
 
+// Gemma's norms multiply by 1 + weight in fp32, where Llama's do so in the type of the stream
+// (GemmaRMSNorm): the product 8 and, backward, its derivatives 12 and 8 and the sum of the
+// weight's 4, in place of 2, 3, 2 and 1 of e bytes.
+Passes gemma_norm(Passes norm, double e) {
+  norm.forward.streamed += 8;
+  norm.forward.converted -= 2 * e;
+  norm.backward.streamed += 12 + 8 + 4 - (3 + 1) * e;
+  norm.backward.converted -= 2 * e;
+  return norm;
+}
+
+// Of four norms in a layer two stand in front of no products and no addition of the stream: these
+// are counted with every norm as one, of the residual 3 forward, of gradients 3 and 4.5 backward.
+Passes of_four_norms(Passes norm, double e) {
+  norm.forward.streamed -= 3 * e / 2;
+  norm.backward.streamed -= (3 + 4.5) * e / 2;
+  return norm;
+}
+
 // Frozen norms have no weight gradients: the product with the normed value 3, and its sum 1.
 Passes of_frozen_norm(Passes norm, double e) {
   norm.backward.streamed -= 4 * e;
@@ -59,8 +87,16 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   } else if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + huggingface_head_norm(e);
   }
+  const double stream = is_wide ? kSingle : e;
+  const bool is_gemma = class_of(job.model).norm == NormKind::kGemma;
+  if (is_gemma) {
+    kernels.norm = gemma_norm(kernels.norm, stream);
+  }
+  if (job.model.norms_per_layer > 2) {
+    kernels.norm = of_four_norms(kernels.norm, stream);
+  }
   if (job.adapters.rank > 0) {
-    kernels.norm = of_frozen_norm(kernels.norm, is_wide ? kSingle : e);
+    kernels.norm = of_frozen_norm(kernels.norm, is_gemma ? kSingle : stream);
   }
   return kernels;
 }
@@ -91,6 +127,11 @@ TableGradientKernels table_gradient(const Job& job, const Plan& plan) {
           .table = KernelBytes{.fused = grad, .streamed = tied} + accumulation(job, plan)};
 }
 
+// Divided, tanh and multiplied, and the derivatives of the three.
+Passes soft_cap(double e) {
+  return {.forward = {.streamed = 6 * e}, .backward = {.streamed = 7 * e}};
+}
+
 // PyTorch's cross_entropy of logits in fp32 (loss/loss_utils.py ForCausalLMLoss); logits of fp32
 // products are not cast. Behind the loss accelerate casts the logits that it returns
 // (utils/operations.py ConvertOutputsToFp32), where it has put autocast around the model.
@@ -99,6 +140,9 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
   Passes logit = plan.precision == Precision::kFp32 ? kFp32Loss : kEagerLoss;
   if (uses_autocast(job, plan)) {
     logit.forward = logit.forward + KernelBytes{.converted = kCast};
+  }
+  if (job.model.caps_logits) {
+    logit = logit + soft_cap(activation_element_bytes(plan));
   }
   const bool casts = casts_weights(job, plan);
   return {.logit = logit,

@@ -9,24 +9,23 @@
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
-#include "estimator/frameworks/transformers/attention.h"
-#include "estimator/frameworks/transformers/experts.h"
-#include "estimator/frameworks/transformers/holder.h"
-#include "estimator/frameworks/transformers/linear.h"
+#include "estimator/frameworks/pieces/huggingface/attention.h"
+#include "estimator/frameworks/pieces/huggingface/experts.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
+#include "estimator/frameworks/pieces/huggingface/linear.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/norms.h"
+#include "estimator/frameworks/pieces/huggingface/shared.h"
 #include "estimator/plan/job.h"
 
-namespace shardplan::transformers {
-
-struct Norm {
-  eager::Parameter weight;
-  std::int64_t width = 0;
-};
+namespace shardplan::huggingface {
 
 struct Layer {
   Linear query, key, value, output, gate, up, down;
   Experts experts;  // of a layer that has them in place of gate, up and down
   Norm query_norm, key_norm;
   Norm attention_norm, ffn_norm;
+  Norm after_attention, after_ffn;  // of a layer that has four
 };
 
 // Of one microbatch on one rank.
@@ -64,13 +63,11 @@ class CausalLm {
   eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
   bool is_eager() const;
   AttentionSizes attention_sizes() const;
-  void make_mask();
-  void rotary();
-  eager::Tensor rotate(const eager::Tensor& input);
-  eager::Tensor attention(Layer& layer, const eager::Tensor& input);
+  eager::Tensor rotate(const eager::Tensor& input, const Shared& shared);
+  eager::Tensor attention(Layer& layer, const Shared& shared, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_forward(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_output(const eager::Tensor& input, const eager::CheckpointedFunction& run);
+  eager::Tensor layer_forward(std::size_t place, const eager::Tensor& input);
+  eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);
@@ -80,8 +77,10 @@ class CausalLm {
   eager::Graph& graph_;
   Holder& holder_;
   const Job& job_;
+  const ModelClass& class_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
+  DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;
   bool trains_all_ = true;
@@ -90,7 +89,7 @@ class CausalLm {
   std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
   Norm final_norm_;
-  eager::Tensor cosines_, sines_, mask_;
+  SharedByLayer shared_;
 };
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -6,13 +6,14 @@
 
 #include "estimator/frameworks/pieces/eager/operations.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct AttentionSizes {
   std::int64_t tokens = 0;
   std::int64_t sequence = 0;
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
+  bool caps_scores = false;  // which scaled_dot_product_attention leaves out
 };
 
 // Of queries, keys and values behind their rotation. `mask`: one byte for each pair of positions
@@ -30,4 +31,4 @@ eager::Tensor eager_attention(eager::Graph& graph, const eager::Tensor& query,
 eager::Tensor byte_mask(eager::Graph& graph, const AttentionSizes& sizes);
 eager::Tensor additive_mask(eager::Graph& graph, const AttentionSizes& sizes, DType dtype);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

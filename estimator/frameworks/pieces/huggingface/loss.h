@@ -4,13 +4,14 @@
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/plan/model_spec.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct HeadShape {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
+  bool caps_logits = false;
 };
 
 // TRL's chunked_nll: 256 tokens at a time under a checkpoint each, all in fp32 but what autocast
@@ -34,4 +35,4 @@ eager::Tensor cut_cross_entropy(eager::Graph& graph, const eager::Tensor& hidden
 // Tokens of one of Liger's chunks.
 std::int64_t liger_chunk(const HeadShape& shape);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

@@ -5,7 +5,7 @@
 
 #include "estimator/frameworks/pieces/eager/operations.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 struct Experts {
   eager::Parameter gate_up, down, router;  // [E, 2f, h], [E, h, f], [E, h]
@@ -22,4 +22,4 @@ struct ExpertSizes {
 eager::Tensor experts_forward(eager::Graph& graph, const Experts& experts,
                               const eager::Tensor& hidden, const ExpertSizes& sizes);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

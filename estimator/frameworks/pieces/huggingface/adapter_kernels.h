@@ -4,8 +4,8 @@
 #include "estimator/time/block_replay.h"
 #include "estimator/time/block_work.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 void add_beside_products(const BlockContext& context, LayerParts& parts);
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface

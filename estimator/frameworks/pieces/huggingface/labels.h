@@ -4,7 +4,7 @@
 
 #include "estimator/frameworks/pieces/eager/tape.h"
 
-namespace shardplan::transformers {
+namespace shardplan::huggingface {
 
 using eager::Label;
 using enum Component;
@@ -84,4 +84,4 @@ inline constexpr Label kLogitsRow = {
     kActivations, "head.logits", DType::kFp32,
     "V*T: logits, in fp32 for the loss, and the log-softmax that is saved", &kLogitsGradientRow};
 
-}  // namespace shardplan::transformers
+}  // namespace shardplan::huggingface
