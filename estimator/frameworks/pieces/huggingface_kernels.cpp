@@ -31,4 +31,10 @@ Passes huggingface_head_norm(double e) {
       .backward = {.streamed = 36 + e, .converted = 4 * e + 8, .rearranged = 3 * e + 8 + 12 + 12}};
 }
 
+// The product with the normed value 3, and its sum 1.
+Passes huggingface_frozen_norm(Passes norm, double e) {
+  norm.backward.streamed -= 4 * e;
+  return norm;
+}
+
 }  // namespace shardplan

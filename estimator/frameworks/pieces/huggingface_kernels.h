@@ -11,4 +11,7 @@ LayerKernels huggingface_kernels(double e);
 // Qwen3RMSNorm on heads (modeling_qwen3.py).
 Passes huggingface_head_norm(double e);
 
+// A norm whose weight is not trained.
+Passes huggingface_frozen_norm(Passes norm, double e);
+
 }  // namespace shardplan

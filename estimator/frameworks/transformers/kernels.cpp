@@ -3,6 +3,7 @@
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/frameworks/transformers/host.h"
@@ -14,6 +15,7 @@ namespace {
 using huggingface::add_beside_products;
 using huggingface::autograd_element_bytes;
 using huggingface::casts_weights;
+using huggingface::expert_exchange;
 using huggingface::has_wide_stream;
 using huggingface::uses_autocast;
 
@@ -49,12 +51,6 @@ Passes wide_rotary(bool has_head_norms) {
                    .rearranged = 2 * 2 * kSingle + 5 * kHalf}};
 }
 
-// Frozen norms have no weight gradients: the product with the normed value 3, and its sum 1.
-Passes of_frozen_norm(Passes norm, double e) {
-  norm.backward.streamed -= 4 * e;
-  return norm;
-}
-
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   const bool is_wide = has_wide_stream(job, plan);
@@ -66,7 +62,7 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
     kernels.rotary = kernels.rotary + huggingface_head_norm(e);
   }
   if (job.adapters.rank > 0) {
-    kernels.norm = of_frozen_norm(kernels.norm, is_wide ? kSingle : e);
+    kernels.norm = huggingface_frozen_norm(kernels.norm, is_wide ? kSingle : e);
   }
   return kernels;
 }
@@ -111,19 +107,6 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
           .tokens = tokens,
           .has_weight_kernels = casts,
           .weight = {.converted = casts ? kCast : 0}};
-}
-
-// Rows of experts in elements of the hidden size, each kernel reading and writing them: gathered,
-// masked in front, the gate and up projections masked, the output masked, weighted, put back and
-// summed; backward their derivatives, and zeros that gathered gradients are added to (transformers
-// 5.17 integrations/moe.py grouped_mm_experts_forward). All ranks have all experts.
-BlockTime expert_exchange(const BlockContext& context, double rows) {
-  const ModelSpec& model = context.model();
-  const double bytes = rows * number(model.hidden) * context.element_bytes;
-  const double wide = 2 * number(model.moe.expert_ffn) / number(model.hidden);
-  return memory_bound(context, bytes,
-                      {.forward = {.streamed = 2 + 2 + 2 * wide + 2 + 2 + 2 + 1},
-                       .backward = {.streamed = 1 + 2 + 5 + 2 + 2 * wide + 2 + 3}});
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 namespace shardplan::eager {
 
 class Graph;
+class ModuleHooks;
 class Node;
 
 // Memory of one tensor and of all views of it: freed when nobody holds it any more.
@@ -34,7 +35,9 @@ class Storage {
   bool is_empty() const { return tensor_.id == 0; }
   // The memory alone goes and comes; whoever holds the tensor holds it on (Tensor.resize_).
   void empty() { tape_.free(tensor_); }
-  void fill(std::int64_t bytes, DType dtype) { tensor_ = tape_.make_typed(bytes, dtype); }
+  void fill(std::int64_t bytes, DType dtype, AllocationStream stream = AllocationStream::kCompute) {
+    tensor_ = tape_.make_typed(bytes, dtype, stream);
+  }
 
  private:
   Tape& tape_;
@@ -150,6 +153,8 @@ class Graph {
   Tape tape;
   bool records = true;  // no: torch.no_grad
   std::vector<std::shared_ptr<SavedTensorHooks>> hooks;
+  bool calls_python_linear = false;  // python_linear.h
+  ModuleHooks* modules = nullptr;    // module.h; none: nobody hooks into calls of modules
 
   Tensor make(std::int64_t elements, DType dtype,
               AllocationStream stream = AllocationStream::kCompute);

@@ -1,5 +1,6 @@
 #include "estimator/frameworks/pieces/huggingface/linear.h"
 
+#include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
@@ -85,7 +86,7 @@ Tensor product_int8(Graph& graph, const Linear& linear, const Tensor& input) {
   });
 }
 
-Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
+Tensor base_output(Graph& graph, const Linear& linear, const Tensor& input) {
   switch (linear.quantized.kind) {
     case Quantization::kNone:
       return eager::linear(graph, input, linear.weight.data, linear.shape, linear.bias.data);
@@ -97,14 +98,29 @@ Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
   return {};
 }
 
-}  // namespace
+Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
+  const eager::Module module = {&linear.weight, "base_layer", {&linear.weight, &linear.bias}};
+  return eager::call_module(graph, module, input,
+                            [&](const Tensor& x) { return base_output(graph, linear, x); });
+}
+
+// A or B of an adapter.
+Tensor low_rank_product(Graph& graph, eager::Parameter& weight, const Tensor& input,
+                        const eager::LinearShape& shape) {
+  const eager::Module module = {&weight, "lora", {&weight}};
+  return eager::call_module(graph, module, input, [&](const Tensor& x) {
+    return eager::linear(graph, x, weight.data, shape);
+  });
+}
+
+// A layer with an adapter, which asks for the type of A.
+eager::Module adapted(Linear& linear) {
+  return {.place = &linear, .name = "adapted", .parameters = {&linear.a}, .reads_others = true};
+}
 
 // peft's Linear.forward: the input in the adapter's type, which autocast casts back.
-Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
+Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
   Tensor result = base_product(graph, linear, input);
-  if (linear.rank == 0) {
-    return result;
-  }
   const bool is_4bit =
       linear.quantized.kind == Quantization::kNf4 || linear.quantized.kind == Quantization::kFp4;
   if (is_4bit) {
@@ -114,21 +130,38 @@ Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
   }
   const InRow row(graph.tape, kAdapterActivationRow);
   const bool casts = linear.quantized.kind == Quantization::kNone || !graph.autocast;
+  if (casts) {
+    eager::read_others(graph, adapted(linear));
+  }
   const Tensor x = casts ? eager::to(graph, input, linear.a.data.dtype) : input;
   Tensor inner;
   {
-    const Tensor dropped = eager::dropout(graph, x, linear.dropout);
-    inner = eager::linear(graph, dropped, linear.a.data,
-                          {.inputs = linear.shape.inputs, .outputs = linear.rank});
+    const eager::Module module = {&linear.dropout, "lora_dropout", {}};
+    const Tensor dropped =
+        eager::call_module(graph, module, x, [&](const Tensor& input_of_adapter) {
+          return eager::dropout(graph, input_of_adapter, linear.dropout);
+        });
+    inner = low_rank_product(graph, linear.a, dropped,
+                             {.inputs = linear.shape.inputs, .outputs = linear.rank});
   }
-  Tensor outer = eager::linear(graph, inner, linear.b.data,
-                               {.inputs = linear.rank, .outputs = linear.shape.outputs});
+  Tensor outer = low_rank_product(graph, linear.b, inner,
+                                  {.inputs = linear.rank, .outputs = linear.shape.outputs});
   inner = {};
   outer = eager::scale(graph, outer);
   const DType dtype = result.dtype;
   result = eager::add(graph, result, outer);
   outer = {};
   return eager::to(graph, result, dtype);
+}
+
+}  // namespace
+
+Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
+  if (linear.rank == 0) {
+    return base_product(graph, linear, input);
+  }
+  return eager::call_module(graph, adapted(linear), input,
+                            [&](const Tensor& x) { return adapted_product(graph, linear, x); });
 }
 
 std::vector<std::int64_t> quantized_bytes(const QuantizedWeights& quantized,

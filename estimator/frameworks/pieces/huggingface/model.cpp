@@ -152,7 +152,7 @@ std::vector<eager::Parameter*> CausalLm::trained() {
 }
 
 // The residual stream is in the type of the table; norms compute in fp32.
-Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
+Tensor CausalLm::norm_output(Norm& norm, const Tensor& input, bool is_of_heads) {
   const InRow row(graph_.tape, kNormRow);
   if (uses_liger() && !(is_of_heads && job_.profile.liger_kernel == LigerKernel::kThrough082)) {
     return eager::liger_norm(graph_, norm.weight.data, input);
@@ -180,6 +180,7 @@ void CausalLm::rotary() {
   // Positions of each sequence are its own where they begin anew.
   const std::int64_t elements =
       (job_.profile.packed_sequences ? sizes_.tokens : sizes_.sequence) * sizes_.head_dim;
+  call_rotary();
   const Tensor angles = graph_.make_product(elements / 2, DType::kFp32);
   const Tensor both = graph_.make(elements, DType::kFp32);
   Tensor cosines = graph_.make(elements, DType::kFp32);
@@ -230,7 +231,7 @@ Tensor CausalLm::rotate(const Tensor& input) {
   return eager::add(graph_, by_cosines, by_sines);
 }
 
-Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
+Tensor CausalLm::attention_output(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kAttentionRow);
   const auto project_heads = [&](Linear& linear, Norm& head_norm) {
     Tensor projected = eager::copied_back(graph_, project(graph_, linear, input));
@@ -250,7 +251,7 @@ Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
   return project(graph_, layer.output, output);
 }
 
-Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
+Tensor CausalLm::ffn_output(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kFfnRow);
   if (layer.experts.down.data.is_defined()) {
     return experts_forward(graph_, layer.experts, input,
@@ -264,7 +265,7 @@ Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
   {
     Tensor gate = project(graph_, layer.gate, input);
     if (!uses_liger()) {
-      gate = eager::silu(graph_, gate);
+      gate = activation(layer, gate);
     }
     const Tensor up = project(graph_, layer.up, input);
     product =
@@ -273,7 +274,7 @@ Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
   return project(graph_, layer.down, product);
 }
 
-Tensor CausalLm::layer_forward(Layer& layer, const Tensor& input) {
+Tensor CausalLm::layer_result(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kResidualRow);
   Tensor hidden = norm(layer.attention_norm, input);
   hidden = attention(layer, hidden);
@@ -292,17 +293,20 @@ Tensor CausalLm::layer_output(const Tensor& input, const eager::CheckpointedFunc
                                            : eager::checkpoint(graph_, input, run);
 }
 
+// enable_input_require_grads.
+Tensor CausalLm::with_gradient(const Tensor& hidden) {
+  const bool asks = recomputes_ && !trains_all_ && !hidden.requires_grad();
+  return asks ? graph_.make_leaf(hidden, [](const Tensor&) {}) : hidden;
+}
+
 Tensor CausalLm::decoder(const Tensor& token_ids) {
   const InRow row(graph_.tape, kResidualRow);
   using enum ModuleGroup::Kind;
-  Tensor hidden = eager::embedding(graph_, holder_.enter({kEmbedding}, token_ids), table_.data,
-                                   {.rows = sizes_.vocab, .width = sizes_.hidden});
+  Tensor hidden = embed(holder_.enter({kEmbedding}, token_ids));
   if (!job_.model.tied_embeddings) {
     hidden = holder_.leave({kEmbedding}, hidden);
   }
-  if (recomputes_ && !trains_all_ && !hidden.requires_grad()) {  // enable_input_require_grads
-    hidden = graph_.make_leaf(hidden, [](const Tensor&) {});
-  }
+  hidden = with_gradient(hidden);
   make_mask();
   rotary();
   for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -320,8 +324,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
 
 // ForCausalLMLoss: logits in fp32, labels shifted by padding. Logits are returned with the loss.
 Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
-  logits = eager::linear(graph_, hidden, head().data,
-                         {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
+  logits = head_product(hidden);
   logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
   const Tensor wide = eager::to(graph_, logits, DType::kFp32);
   Tensor shifted;
@@ -339,6 +342,7 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
                            .sequences = sizes_.tokens / sizes_.sequence,
                            .hidden = sizes_.hidden,
                            .vocab = sizes_.vocab};
+  read_head();
   switch (job_.profile.head_loss) {
     case HeadLoss::kStock: return stock_loss(hidden, labels, logits);
     case HeadLoss::kChunked: return chunked_loss(graph_, hidden, head().data, shape);
@@ -360,12 +364,11 @@ Tensor CausalLm::forward() {
   const Tensor token_ids = graph_.make(sizes_.tokens, DType::kInt64);
   const Tensor labels = graph_.make(sizes_.tokens, DType::kInt64);
   Tensor logits;
-  Tensor sum;
-  {
-    const Tensor hidden = decoder(token_ids);
+  Tensor sum = call_whole(token_ids, [&](const Tensor& ids) {
+    const Tensor hidden = call_decoder(ids);
     graph_.tape.begin(MomentKind::kLossForward);
-    sum = loss(hidden, labels, logits);
-  }
+    return loss(hidden, labels, logits);
+  });
   sum = holder_.leave_model(sum);
   if (graph_.autocast) {
     graph_.end_autocast();
