@@ -5,6 +5,8 @@
 #include "estimator/frameworks/deepspeed/host.h"
 #include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"
 
@@ -40,6 +42,9 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   LayerKernels kernels = uses_liger(job) ? liger_kernels(e) : huggingface_kernels(e);
   if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + head_norm(job, e);
+  }
+  if (job.adapters.rank > 0 && !uses_liger(job)) {
+    kernels.norm = huggingface_frozen_norm(kernels.norm, e);
   }
   return kernels;
 }
@@ -86,8 +91,14 @@ constinit const BlockKernels kKernels = {
     .host = kHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
+    .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
+    .add_beside_products = huggingface::add_beside_products,
     .attention_kernels = asked_attention_backend,
-    .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },
+    .expert_exchange = huggingface::expert_exchange,
+    .table_gradient =
+        [](const Job& job, const Plan& plan) {
+          return job.adapters.rank > 0 ? TableGradientKernels{} : touched_table_gradient(plan);
+        },
     .loss = loss_kernels};
 
 }  // namespace shardplan::deepspeed
