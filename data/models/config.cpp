@@ -126,13 +126,19 @@ void read_sizes(ConfigReading& reading, Standing standing) {
   model.max_sequence_length = are_scaled ? 0 : positions;
 }
 
+// A cap of null is none.
+bool is_capped(const ConfigReading& reading, std::string_view key) {
+  return reading.fields.has(key) ? !reading.fields.is_null(key) : reading.family.soft_caps;
+}
+
 // Keys that are known and change nothing here, but that the reader of the answer should know of.
 void read_notes(ConfigReading& reading) {
   ObjectReader& fields = reading.fields;
   for (const std::string_view key : reading.family.not_counted) {
     if (fields.has(key) && !fields.is_null(key)) {
-      reading.warn(
-          key, "found " + describe(fields.value(key)) + ": the operation it adds is not counted");
+      reading.warn(key,
+                   "found " + describe(fields.value(key)) +
+                       ": the operation it adds is not counted but by the framework transformers");
     }
     fields.ignore(key);
   }
@@ -202,6 +208,8 @@ ConfigReading read_text_model(const JsonValue& config, const ModelFamily& family
   reading.model.norms_per_layer = family.norms_per_layer;
   reading.model.qk_norm =
       family.qk_norm || (family.qk_norm_key && reading.fields.boolean_or("use_qk_norm", false));
+  reading.model.caps_logits = is_capped(reading, "final_logit_softcapping");
+  reading.model.caps_scores = is_capped(reading, "attn_logit_softcapping");
   read_sizes(reading, standing);
   read_attention(reading);
   if (family.ffn_bias_key) {

@@ -120,7 +120,7 @@ constexpr MoeSpec kDeepseekV3Experts = {.num_experts = 256,
 constexpr std::array kGemmaKeys = std::to_array<std::string_view>(
     {"query_pre_attn_scalar", "sliding_window_size", "rope_local_base_freq"});
 
-// Each keeps logits or scores once more.
+// Each keeps logits or scores once more; scores only where attention is eager.
 constexpr std::array kSoftCaps =
     std::to_array<std::string_view>({"attn_logit_softcapping", "final_logit_softcapping"});
 
@@ -325,6 +325,7 @@ constexpr std::array kFamilies = std::to_array<ModelFamily>({
      .window_pattern = 2,
      .tied_embeddings = true,
      .norms_per_layer = 4,
+     .soft_caps = true,
      .bias = AttentionBias::kByKey,
      .read_experts = read_no_experts,
      .read_windows = read_windows_by_pattern,

@@ -59,6 +59,7 @@ struct ModelFamily {
   bool qk_norm = false;
   bool qk_norm_key = false;  // use_qk_norm
   std::int64_t norms_per_layer = 2;
+  bool soft_caps = false;  // of logits and scores, where their keys are absent
   AttentionKind attention = AttentionKind::kGqa;
   AttentionBias bias = AttentionBias::kNone;
   void (*read_experts)(ConfigReading&) = nullptr;         // widths, and which layers have experts

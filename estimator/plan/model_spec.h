@@ -60,6 +60,8 @@ struct ModelSpec {
   bool attention_output_bias = false;
   bool ffn_bias = false;
   bool qk_norm = false;                // norms of head_dim on q and on k (Qwen3, Gemma 3)
+  bool caps_logits = false;            // a soft cap, by tanh (Gemma 2)
+  bool caps_scores = false;            // likewise of attention
   bool layer_norm = false;             // LayerNorm with weight and bias; else RMSNorm with weight
   std::int64_t learned_positions = 0;  // rows of a learned position table (GPT-2); 0: rotary
   std::int64_t norms_per_layer = 2;  // 4 in Gemma 2 and 3 (also after attention and after the FFN)

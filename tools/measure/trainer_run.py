@@ -11,7 +11,9 @@ per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim
 trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare (trainer_model.py), loss
 stock|trl_chunked|cut_cross_entropy, packing {"lengths"} (position_ids start again at each document, no attention_mask),
-padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments).
+padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments), fake_group: rank 0 alone
+runs, in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
+sees; its times have no transfers, and the driver's figures no communicators. DistributedDataParallel takes no such group.
 --trace: three steps; what the allocator did until the end of the second (trainer_trace.py).
 --native: its allocations name operators of PyTorch and nodes of autograd too.
 --shared: other processes use the GPU, and what the driver says of it is left out.
@@ -244,6 +246,13 @@ def train(case, options):
     return status, message, recorder.times, rank_measured(recorder, counts, context, loading_peak, options.shared)
 
 
+def start_fake_group(world):
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+
+
 def write_line(case, answers, out):
     """The case's line, of all ranks' answers."""
     status = next((answer[0] for answer in answers if answer[0] != "ok"), "ok")
@@ -274,13 +283,15 @@ def main():
     options.steps = options.steps or (TRACED_STEPS if options.trace else STEPS)
     with sys.stdin if options.case == "-" else open(options.case) as file:
         case = DEFAULTS | json.loads(file.read())
+    if case.get("fake_group"):
+        start_fake_group(case["world"])
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world != case["world"]:
         sys.exit(f"{case['id']}: world: found {world} processes, expected {case['world']}")
     transformers.set_seed(42)
     answer = train(case, options)
     answers = [answer]
-    if world > 1:
+    if world > 1 and not case.get("fake_group"):
         answers = [None] * world
         torch.distributed.all_gather_object(answers, answer)
     if int(os.environ.get("RANK", 0)) == 0:

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"
 
@@ -37,14 +38,24 @@ Passes head_norm(const Job& job, double e) {
   return huggingface_head_norm(e);
 }
 
+// Of Gemma's models, and where weights are frozen.
+void adjust_norm(Passes& norm, const Job& job, double e) {
+  const bool is_gemma = huggingface::class_of(job.model).norm == huggingface::NormKind::kGemma;
+  norm = is_gemma ? huggingface_gemma_norm(norm, e) : norm;
+  norm = job.model.norms_per_layer > 2 ? huggingface_four_norms(norm, e) : norm;
+  if (job.adapters.rank > 0) {
+    norm = huggingface_frozen_norm(norm, is_gemma ? number(bytes_of(DType::kFp32)) : e);
+  }
+}
+
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   LayerKernels kernels = uses_liger(job) ? liger_kernels(e) : huggingface_kernels(e);
   if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + head_norm(job, e);
   }
-  if (job.adapters.rank > 0 && !uses_liger(job)) {
-    kernels.norm = huggingface_frozen_norm(kernels.norm, e);
+  if (!uses_liger(job)) {
+    adjust_norm(kernels.norm, job, e);
   }
   return kernels;
 }

@@ -16,7 +16,6 @@ namespace {
 
 using huggingface::kAdapterRank;
 using huggingface::kAdaptersHaveTargets;
-using huggingface::kNoDora;
 using huggingface::kQuantizedNeedsAdapters;
 using huggingface::kRoutedExpertsOnly;
 
@@ -55,19 +54,29 @@ constexpr ValidityRule kOffloadParametersNeedZero3 = {
                  "; valid: zero 3, or offload.parameters false";
         }};
 
-// ZeRO-3 divides packed weights whose storage is of a floating type alone.
-constexpr ValidityRule kQuantizedBelowZero3 = {
+constexpr ValidityRule kNoDora = {
+    .name = "unsupported: adapters.dora",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
+    .explain = [](const Job& job,
+                  const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
+
+// ZeRO-3 divides packed weights that lie in a floating type, as peft asks for it.
+constexpr ValidityRule kPackedInFloats = {
     .name = "unsupported: quantization",
     .reads = {PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return plan.zero == 3 && job.quantized.kind != Quantization::kNone;
+          const bool is_divided = is_4bit(job.quantized.kind) && job.profile.float_quant_storage;
+          return plan.zero == 3 && job.quantized.kind != Quantization::kNone && !is_divided;
         },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "quantization",
-                              std::string(name_of(job.quantized.kind)) + " with zero 3",
-                              "zero 1, zero 2");
+                              std::string(name_of(job.quantized.kind)) +
+                                  " with zero 3 and float_quant_storage " +
+                                  (job.profile.float_quant_storage ? "true" : "false"),
+                              "nf4 or fp4 with float_quant_storage true, or zero 1, zero 2");
         }};
 
 // Packed weights are unpacked to bf16.
@@ -134,13 +143,12 @@ constexpr std::array kDeepspeedRules = {
     kRoutedExpertsOnly,
     kGqaOnly,
     kGatedOnly,
-    kTwoNorms,
     kHeadDimOfOperators,
     kNoMtp,
     kOffloadActivationsUnsupported,
     kMoeBufferFactorUnsupported,
     kNoDora,
-    kQuantizedBelowZero3,
+    kPackedInFloats,
     kQuantizedInBf16,
     kAdamWOnly,
     kLayerNormUnsupported,

@@ -46,9 +46,7 @@ StageState state_of_stage(const Job& job, const Plan& plan, std::optional<std::i
       peaks.rank = each;
     }
   }
-  const std::optional<AllocatorKind> allocator =
-      plays_operators(job, plan) ? std::optional(job.profile.allocator) : std::nullopt;
-  StageState state = state_of_run(fullest, activation_dtype(plan.precision), allocator);
+  StageState state = state_of_run(fullest, activation_dtype(plan.precision));
   state.played->rank = peaks.rank;
   return state;
 }

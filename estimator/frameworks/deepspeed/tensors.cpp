@@ -55,11 +55,21 @@ std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
   return tensors;
 }
 
+namespace {
+
+bool is_llama(const ModelSpec& model) {
+  const bool adds_biases = model.qkv_bias || model.attention_output_bias || model.ffn_bias;
+  const bool has_llama_norms = model.norms_per_layer == 2 &&
+                               huggingface::class_of(model).norm == huggingface::NormKind::kLlama;
+  return has_llama_norms && !adds_biases && !model.has_moe_layers() && !model.caps_logits &&
+         !model.caps_scores;
+}
+
+}  // namespace
+
 bool plays_operators(const Job& job, const Plan& plan) {
   const bool recomputes = plan.recompute.granularity == RecomputeGranularity::kFull;
-  const bool adds_biases =
-      job.model.qkv_bias || job.model.attention_output_bias || job.model.ffn_bias;
-  return job.adapters.rank > 0 || job.model.has_moe_layers() || adds_biases ||
+  return job.adapters.rank > 0 || !is_llama(job.model) ||
          job.profile.head_loss != HeadLoss::kStock ||
          (recomputes && !job.profile.reentrant_checkpoint);
 }

@@ -4,6 +4,7 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/frameworks/transformers/host.h"
@@ -15,8 +16,10 @@ namespace {
 using huggingface::add_beside_products;
 using huggingface::autograd_element_bytes;
 using huggingface::casts_weights;
+using huggingface::class_of;
 using huggingface::expert_exchange;
 using huggingface::has_wide_stream;
+using huggingface::NormKind;
 using huggingface::uses_autocast;
 
 constexpr double kHalf = 2;    // bytes of bf16
@@ -61,8 +64,16 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   } else if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + huggingface_head_norm(e);
   }
+  const double stream = is_wide ? kSingle : e;
+  const bool is_gemma = class_of(job.model).norm == NormKind::kGemma;
+  if (is_gemma) {
+    kernels.norm = huggingface_gemma_norm(kernels.norm, stream);
+  }
+  if (job.model.norms_per_layer > 2) {
+    kernels.norm = huggingface_four_norms(kernels.norm, stream);
+  }
   if (job.adapters.rank > 0) {
-    kernels.norm = huggingface_frozen_norm(kernels.norm, is_wide ? kSingle : e);
+    kernels.norm = huggingface_frozen_norm(kernels.norm, is_gemma ? kSingle : stream);
   }
   return kernels;
 }
@@ -93,6 +104,11 @@ TableGradientKernels table_gradient(const Job& job, const Plan& plan) {
           .table = KernelBytes{.fused = grad, .streamed = tied} + accumulation(job, plan)};
 }
 
+// Divided, tanh and multiplied, and the derivatives of the three.
+Passes soft_cap(double e) {
+  return {.forward = {.streamed = 6 * e}, .backward = {.streamed = 7 * e}};
+}
+
 // PyTorch's cross_entropy of logits in fp32 (loss/loss_utils.py ForCausalLMLoss); logits of fp32
 // products are not cast. Behind the loss accelerate casts the logits that it returns
 // (utils/operations.py ConvertOutputsToFp32), where it has put autocast around the model.
@@ -101,6 +117,9 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
   Passes logit = plan.precision == Precision::kFp32 ? kFp32Loss : kEagerLoss;
   if (uses_autocast(job, plan)) {
     logit.forward = logit.forward + KernelBytes{.converted = kCast};
+  }
+  if (job.model.caps_logits) {
+    logit = logit + soft_cap(activation_element_bytes(plan));
   }
   const bool casts = casts_weights(job, plan);
   return {.logit = logit,

@@ -351,7 +351,7 @@ TEST_CASE("Kimi-K2 is a DeepSeek-V3 with 384 experts and one dense layer") {
 TEST_CASE("an operation that no row describes is named, not dropped") {
   const ModelConfig granite = fixture("published_granite_3_1_8b");
   REQUIRE(granite.warnings.size() == 1);
-  CHECK(warns(granite, "/logits_scaling: found number 16: the operation it adds is not counted"));
+  CHECK(warns(granite, "/logits_scaling: found number 16: the operation it adds is not counted "));
 }
 
 TEST_CASE("every key that selects the layers with experts is honoured") {

@@ -93,7 +93,8 @@ Tensor Graph::cast_weight(const Tensor& weight) {
     return weight;
   }
   const InRow row(tape, kCastRow);
-  const bool is_cached = weight.requires_grad() && weight.node->take;
+  const bool is_cached =
+      weight.requires_grad() && weight.node->take && weight.dtype == DType::kFp32;
   if (!is_cached) {
     return to(*this, weight, *autocast);
   }
@@ -214,6 +215,7 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
     throw std::logic_error("Graph::backward: the output has no graph");
   }
   const bool outer_records = std::exchange(records, false);
+  ++num_running_;
   Task task;
   task.count(output.node);
   task.nodes[output.node.get()] = {.missing = 0, .gradient = std::move(gradient)};
@@ -223,6 +225,7 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
     task.ready.pop();
     run(task, node);
   }
+  --num_running_;
   records = outer_records;
 }
 

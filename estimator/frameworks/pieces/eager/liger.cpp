@@ -4,7 +4,7 @@
 
 namespace shardplan::eager {
 
-Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input) {
+Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input, bool reuses_gradient) {
   NodeBuilder node(graph, {&input, &weight});
   const std::int64_t columns = weight.elements;
   const DType dtype = weight.dtype;
@@ -18,13 +18,15 @@ Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input) {
     const Tensor saved_input = call.saved(0);
     const Tensor saved_roots = call.saved(1);
     Graph& g = call.graph;
+    Tensor of_input = reuses_gradient ? std::move(call.gradients[0])
+                                      : g.make(saved_input.elements, saved_input.dtype);
     const Tensor parts = g.make(g.multiprocessors() * columns, DType::kFp32);
     Tensor of_weight;
     {
       const Tensor sum = g.make(columns, DType::kFp32);
       of_weight = dtype == DType::kFp32 ? sum : g.make(columns, dtype);
     }
-    return Tensors{std::move(call.gradients[0]), call.wants(1) ? of_weight : Tensor{}};
+    return Tensors{std::move(of_input), call.wants(1) ? of_weight : Tensor{}};
   });
 }
 

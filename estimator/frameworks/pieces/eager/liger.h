@@ -7,8 +7,10 @@
 namespace shardplan::eager {
 
 // Saves its input and the reciprocal root of every row in fp32. The input's gradient is written
-// over the output's; the weight's is summed over rows by each multiprocessor, then over those.
-Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input);
+// over the output's unless it may not be; the weight's is summed over rows by each multiprocessor,
+// then over those.
+Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input,
+                  bool reuses_gradient = true);
 // Turned in place, either way.
 Tensor liger_rotate(Graph& graph, const Tensor& input);
 // silu(gate) * up; gradients are written over both.

@@ -57,6 +57,28 @@ Tensor product(Graph& graph, const Tensor& a, const Tensor& b, bool sums_columns
   });
 }
 
+// Operators whose derivative is of their output alone.
+Tensor with_output_saved(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  const Tensor output = graph.make(input.elements, input.dtype);
+  if (node.is_needed()) {
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor result = call.saved(0);
+    return Tensors{call.graph.make(result.elements, result.dtype)};
+  });
+}
+
+// Some elements of a tensor; their gradient lies in zeros of all of them.
+Tensor part(Graph& graph, const Tensor& input, Tensor elements) {
+  NodeBuilder node(graph, {&input});
+  const std::int64_t all = input.elements;
+  const DType dtype = input.dtype;
+  return node.finish(std::move(elements),
+                     [=](BackwardCall& call) { return Tensors{call.graph.make(all, dtype)}; });
+}
+
 }  // namespace
 
 Tensor to(Graph& graph, const Tensor& input, DType dtype) {
@@ -83,6 +105,10 @@ Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b) {
 
 Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows) {
   return product(graph, weights, rows, true);
+}
+
+Tensor multiply_by_row(Graph& graph, const Tensor& rows, const Tensor& weights) {
+  return product(graph, rows, weights, true);
 }
 
 Tensor scale(Graph& graph, const Tensor& input) {
@@ -143,6 +169,24 @@ Tensor silu(Graph& graph, const Tensor& input) {
   });
 }
 
+Tensor exponential(Graph& graph, const Tensor& input) {
+  return with_output_saved(graph, input);
+}
+
+Tensor tanh(Graph& graph, const Tensor& input) {
+  return with_output_saved(graph, input);
+}
+
+Tensor sigmoid(Graph& graph, const Tensor& input) {
+  return with_output_saved(graph, input);
+}
+
+Tensor soft_capped(Graph& graph, Tensor input) {
+  input = scale(graph, input);
+  input = tanh(graph, input);
+  return scale(graph, input);
+}
+
 Tensor mean(Graph& graph, const Tensor& input, std::int64_t width) {
   NodeBuilder node(graph, {&input});
   const std::int64_t elements = input.elements;
@@ -168,18 +212,17 @@ Tensor dropout(Graph& graph, const Tensor& input, double probability) {
   });
 }
 
-// slice_backward copies into zeros of the whole tensor.
+Tensor slice(Graph& graph, const Tensor& input, std::int64_t elements) {
+  return part(graph, input, input.viewed(elements));
+}
+
+Tensor index(Graph& graph, const Tensor& input, std::int64_t elements) {
+  return part(graph, input, graph.make(elements, input.dtype));
+}
+
 Tensor rotate_half(Graph& graph, const Tensor& input) {
-  const auto half = [&graph](const Tensor& whole) {
-    NodeBuilder node(graph, {&whole});
-    const std::int64_t elements = whole.elements;
-    Tensor view = whole.viewed(elements / 2);
-    return node.finish(std::move(view), [elements](BackwardCall& call) {
-      return Tensors{call.graph.make(elements, call.gradients[0].dtype)};
-    });
-  };
-  const Tensor first = half(input);
-  const Tensor second = half(input);
+  const Tensor first = slice(graph, input, input.elements / 2);
+  const Tensor second = slice(graph, input, input.elements / 2);
   const Tensor negated = negate(graph, second);
   NodeBuilder node(graph, {&negated, &first});
   return node.finish(graph.make(input.elements, input.dtype), [](BackwardCall& call) {
@@ -223,7 +266,9 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
   const DType dtype = x.dtype;
   const auto of_weight = [=](BackwardCall& call) {
     const InRow row(call.graph.tape, kWeightGradientsRow);
-    return call.graph.make_product(shape.outputs * shape.inputs, dtype);
+    Tensor made = call.graph.make_product(shape.outputs * shape.inputs, dtype);
+    made.is_view = true;  // of the weight that was transposed
+    return made;
   };
   const auto of_input = [=](BackwardCall& call) {
     Tensor made = call.graph.make_product(rows * shape.inputs, dtype);
@@ -314,15 +359,7 @@ Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, con
 }
 
 Tensor log_softmax(Graph& graph, const Tensor& logits) {
-  NodeBuilder node(graph, {&logits});
-  const Tensor output = graph.make(logits.elements, logits.dtype);
-  if (node.is_needed()) {
-    node.save(output);
-  }
-  return node.finish(output, [](BackwardCall& call) {
-    const Tensor result = call.saved(0);
-    return Tensors{call.graph.make(result.elements, result.dtype)};
-  });
+  return with_output_saved(graph, logits);
 }
 
 Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {

@@ -17,21 +17,32 @@ Tensor to(Graph& graph, const Tensor& input, DType dtype);
 // --- pointwise; a smaller tensor is broadcast over the larger one ---
 Tensor add(Graph& graph, const Tensor& a, const Tensor& b);
 Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b);
-// Of every row with a row of weights.
+// Of every row with a row of weights. The second form is `rows * weights` in Python, which makes
+// the weights' gradient first.
 Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows);
+Tensor multiply_by_row(Graph& graph, const Tensor& rows, const Tensor& weights);
 // By, or of, a number of the host.
 Tensor scale(Graph& graph, const Tensor& input);
 Tensor shift(Graph& graph, const Tensor& input);
 Tensor negate(Graph& graph, const Tensor& input);
 Tensor square(Graph& graph, const Tensor& input);
 Tensor reciprocal_root(Graph& graph, const Tensor& input);
-Tensor silu(Graph& graph, const Tensor& input);
+Tensor silu(Graph& graph, const Tensor& input);  // gelu saves and makes as much
+Tensor exponential(Graph& graph, const Tensor& input);
+Tensor tanh(Graph& graph, const Tensor& input);
+Tensor sigmoid(Graph& graph, const Tensor& input);
+// cap * tanh(input / cap).
+Tensor soft_capped(Graph& graph, Tensor input);
 // Of rows of `width` elements.
 Tensor mean(Graph& graph, const Tensor& input, std::int64_t width);
 // Saves a mask of a byte for each element; none where the probability is 0.
 Tensor dropout(Graph& graph, const Tensor& input, double probability);
 // cat((-second half, first half)) of every row (rotate_half).
 Tensor rotate_half(Graph& graph, const Tensor& input);
+// A view of a part, and a copy of rows by their places. Either gradient lies in zeros of the whole
+// tensor.
+Tensor slice(Graph& graph, const Tensor& input, std::int64_t elements);
+Tensor index(Graph& graph, const Tensor& input, std::int64_t elements);
 // Views whose gradient is copied to lie as the tensor did.
 Tensor copied_back(Graph& graph, const Tensor& input);
 

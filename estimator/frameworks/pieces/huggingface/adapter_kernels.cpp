@@ -67,6 +67,35 @@ BlockTime around(const BlockContext& context, const LinearWeight& weight,
   return time;
 }
 
+// DoRA's forward pass makes the adapter's whole product, by way of an identity matrix that is
+// written and cast, casts it and the base's weight, scales, adds and reads their sum for its norm.
+// Around outputs the base's and the adapter's are scaled into fp32, the latter again, added and
+// added to the result, which is cast; backward each is scaled, and multiplied and summed for the
+// scale (peft 0.21 tuners/lora/dora.py DoraLinearLayer).
+BlockTime decomposition(const BlockContext& context, const LinearWeight& weight) {
+  const std::int64_t rank = context.job.adapters.rank;
+  const Precision precision = context.plan.precision;
+  const double e = context.element_bytes;
+  constexpr double kSingle = 4;
+  BlockTime product =
+      linear(context, {.m = weight.inputs, .n = rank, .k = weight.inputs}, precision);
+  add(product, linear(context, {.m = weight.inputs, .n = weight.outputs, .k = rank}, precision));
+  BlockTime time;
+  time.forward_s = product.forward_s;
+  time.forward_flops = product.forward_flops;
+  add(time, memory_bound(context, number(weight.inputs * weight.inputs),
+                         {.forward = {.streamed = kSingle, .converted = kSingle + e}}));
+  add(time, memory_bound(
+                context, number(weight.elements()),
+                {.forward = {.streamed = (2 + 3 + 1) * kSingle, .converted = 2 * (e + kSingle)}}));
+  add(time,
+      memory_bound(context, number(context.tokens * weight.outputs),
+                   {.forward = {.streamed = 2 * (e + kSingle) + (2 + 3 + 1) * kSingle - 2 * e},
+                    .backward = {.streamed = 2 * (2 * (kSingle + e + kSingle) + kSingle),
+                                 .converted = 2 * (e + kSingle)}}));
+  return time;
+}
+
 BlockTime adapter(const BlockContext& frozen, const LinearWeight& weight) {
   BlockContext context = frozen;
   context.trains_weights = true;
@@ -75,6 +104,9 @@ BlockTime adapter(const BlockContext& frozen, const LinearWeight& weight) {
   BlockTime time = linear(context, {.m = context.tokens, .n = rank, .k = weight.inputs}, precision);
   add(time, linear(context, {.m = context.tokens, .n = weight.outputs, .k = rank}, precision));
   add(time, around(context, weight, around_adapter(context)));
+  if (context.job.adapters.decomposes_weights) {
+    add(time, decomposition(frozen, weight));
+  }
   return time;
 }
 

@@ -26,6 +26,13 @@ Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& siz
                      [](BackwardCall& call) { return std::move(call.gradients); });
 }
 
+// Laid out anew.
+Tensor copied(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  return node.finish(graph.make(input.elements, input.dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
 // A product of two activations; derivatives of the second, then the first.
 Tensor matmul(Graph& graph, const Tensor& left, const Tensor& right, std::int64_t elements) {
   const Tensor b = graph.autocast ? eager::to(graph, right, *graph.autocast) : right;
@@ -61,6 +68,33 @@ Tensor softmax(Graph& graph, const Tensor& scores) {
   });
 }
 
+// The composite of operators that scaled_dot_product_attention is where no fused kernel takes its
+// arguments: keys and values for every query head, scores in the queries' type with a causal mask
+// that is made by each call (ATen native/transformers/attention.cpp
+// _scaled_dot_product_attention_math).
+Tensor composite_attention(Graph& graph, const Tensor& query, const Tensor& key,
+                           const Tensor& value, const AttentionSizes& sizes) {
+  const std::int64_t scores = pairs(sizes) * sizes.query_heads;
+  const Tensor scaled_query = eager::scale(graph, query);
+  Tensor mask;
+  {
+    const std::int64_t positions = sizes.sequence * sizes.sequence;
+    Tensor bytes = graph.make(positions, DType::kBool);
+    bytes = graph.make(positions, DType::kBool);
+    mask = graph.make(positions, query.dtype);
+  }
+  const Tensor keys = repeat_heads(graph, key, sizes);
+  const Tensor values = repeat_heads(graph, value, sizes);
+  const Tensor scaled_keys = eager::scale(graph, keys);
+  Tensor weights = matmul(graph, copied(graph, scaled_query), scaled_keys, scores);
+  weights = softmax(graph, weights);
+  {
+    const Tensor is_masked = graph.make(scores, DType::kBool);
+    const Tensor rows = graph.make(scores / sizes.sequence, DType::kBool);
+  }
+  return eager::copied_back(graph, matmul(graph, weights, values, query.elements));
+}
+
 }  // namespace
 
 Tensor byte_mask(Graph& graph, const AttentionSizes& sizes) {
@@ -77,6 +111,10 @@ Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, 
                           const Tensor& mask, const AttentionSizes& sizes) {
   eager::AttentionShape shape = {
       .tokens = sizes.tokens, .query_heads = sizes.query_heads, .key_heads = sizes.key_heads};
+  const bool is_grouped = sizes.query_heads != sizes.key_heads;
+  if (!mask.is_defined() && is_grouped && query.dtype == DType::kFp32 && !graph.autocast) {
+    return copied(graph, composite_attention(graph, query, key, value, sizes));
+  }
   if (!mask.is_defined()) {
     return eager::fused_attention(graph, query, key, value, shape);
   }
@@ -94,14 +132,15 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const std::int64_t scores = pairs(sizes) * sizes.query_heads;
   Tensor weights = matmul(graph, query, keys, scores);
   weights = eager::scale(graph, weights);
+  if (sizes.caps_scores) {
+    weights = eager::soft_capped(graph, std::move(weights));
+  }
   weights = eager::add(graph, weights, mask);
   const DType dtype = query.dtype;
   weights = softmax(graph, weights);
   weights = eager::to(graph, weights, dtype);
   const Tensor output = matmul(graph, weights, values, query.elements);
-  NodeBuilder node(graph, {&output});  // transposed and laid out anew
-  return node.finish(graph.make(output.elements, output.dtype),
-                     [](BackwardCall& call) { return std::move(call.gradients); });
+  return copied(graph, output);
 }
 
 }  // namespace shardplan::huggingface

@@ -14,15 +14,6 @@ using eager::NodeBuilder;
 using eager::Tensor;
 using eager::Tensors;
 
-// A copy of rows by their places; its gradient is added up in zeros of the whole tensor.
-Tensor index(Graph& graph, const Tensor& input, std::int64_t elements) {
-  NodeBuilder node(graph, {&input});
-  const std::int64_t all = input.elements;
-  const DType dtype = input.dtype;
-  return node.finish(graph.make(elements, dtype),
-                     [=](BackwardCall& call) { return Tensors{call.graph.make(all, dtype)}; });
-}
-
 // In place or into a tensor of its own; its gradient is a copy.
 Tensor masked_fill(Graph& graph, const Tensor& input, bool in_place) {
   NodeBuilder node(graph, {&input});
@@ -111,7 +102,7 @@ Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const E
                     {.inputs = sizes.hidden, .outputs = sizes.experts, .flattens_input = false});
   const DType dtype = scores.dtype;
   scores = eager::log_softmax(graph, eager::to(graph, scores, DType::kFp32));
-  const Tensor top = index(graph, scores, sizes.tokens * sizes.chosen);
+  const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
   return eager::to(graph, top, dtype);
 }
 
@@ -121,7 +112,7 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
                        const ExpertSizes& sizes) {
   const std::int64_t rows = sizes.tokens * sizes.chosen;
   const Tensor weights = route(graph, experts, hidden, sizes);
-  Tensor selected = index(graph, hidden, rows * sizes.hidden);
+  Tensor selected = eager::index(graph, hidden, rows * sizes.hidden);
   selected = masked_fill(graph, selected, true);
   Tensor output = grouped_product(graph, selected, experts.gate_up.data, rows * 2 * sizes.ffn);
   output = masked_fill(graph, output, false);
@@ -129,7 +120,7 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
   output = grouped_product(graph, output, experts.down.data, rows * sizes.hidden);
   output = masked_fill(graph, output, false);
   Tensor weighted = eager::multiply(graph, output, weights);
-  weighted = index(graph, weighted, rows * sizes.hidden);
+  weighted = eager::index(graph, weighted, rows * sizes.hidden);
   const Tensor sum = sum_of_chosen(graph, weighted, sizes.tokens * sizes.hidden);
   return eager::to(graph, sum, hidden.dtype);
 }

@@ -24,8 +24,12 @@ void Holder::load(eager::Parameter& parameter, const eager::Label& label, const 
   }
 }
 
-DataParallel::DataParallel(eager::Graph& graph, bool finds_unused, bool are_views)
-    : Holder(graph), finds_unused_(finds_unused), are_views_(are_views) {}
+DataParallel::DataParallel(eager::Graph& graph, bool finds_unused, bool are_views,
+                           bool is_first_step_long)
+    : Holder(graph),
+      finds_unused_(finds_unused),
+      are_views_(are_views),
+      is_first_step_long_(is_first_step_long) {}
 
 // One tensor for each parameter stands for the buckets, whose number changes no sum.
 void DataParallel::make_buckets() {
@@ -45,6 +49,9 @@ void DataParallel::begin_microbatch(bool syncs) {
   if (has_reduced_ && !has_rebuilt_ && !finds_unused_) {
     has_rebuilt_ = true;
     old_ = std::exchange(buckets_, {});
+    if (is_first_step_long_) {
+      old_.clear();
+    }
     make_buckets();
   }
 }

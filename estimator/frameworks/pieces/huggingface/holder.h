@@ -43,6 +43,9 @@ class Holder {
     return parameter.data.elements;
   }
 
+  // Optimizers have parts of flat tensors.
+  virtual bool flattens() const { return false; }
+
   // Around a module's forward pass: returns the input and the output that it is to use.
   virtual eager::Tensor enter(const ModuleGroup& /*group*/, const eager::Tensor& input) {
     return input;
@@ -50,6 +53,8 @@ class Holder {
   virtual eager::Tensor leave(const ModuleGroup& /*group*/, const eager::Tensor& output) {
     return output;
   }
+  // Both stand within a layer's checkpoint, and run with it again.
+  virtual bool is_within_checkpoints() const { return false; }
   virtual eager::Tensor leave_model(const eager::Tensor& loss) { return loss; }
   // `syncs`: gradients of this microbatch are reduced; those before it only add up.
   virtual void begin_microbatch(bool /*syncs*/) {}
@@ -67,12 +72,17 @@ class Holder {
 
 // Buckets of DistributedDataParallel: flat tensors from which gradients are summed, beside the
 // gradients themselves (gradient_as_bucket_view False). Unless it looks for unused parameters, the
-// first forward pass behind a reduction makes them anew in the order in which gradients came, and
-// the old ones stay until the next reduction begins. Sources: torch/nn/parallel/distributed.py,
-// torch/csrc/distributed/c10d/reducer.cpp of PyTorch 2.11; the allocator's history on two H200.
+// first forward pass behind a reduction makes them anew in the order in which gradients came.
+// NCCL's process group holds what it reduces until a collective is begun after its watchdog, which
+// looks every 0.1 s, has seen the reduction end. The next collective is the sum of the tokens of
+// the second step, and the one behind it that step's reduction: an optimizer whose first step takes
+// longer lets the old buckets go at the former, others at the latter. Sources:
+// torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp, ProcessGroupNCCL.cpp
+// (shelvesToUnstash_) of PyTorch 2.11; transformers trainer.py get_batch_samples; the allocator's
+// history on two H200.
 class DataParallel final : public Holder {
  public:
-  DataParallel(eager::Graph& graph, bool finds_unused, bool are_views);
+  DataParallel(eager::Graph& graph, bool finds_unused, bool are_views, bool is_first_step_long);
 
   void wrap(const std::vector<eager::Parameter*>& trained) override;
   void begin_microbatch(bool syncs) override;
@@ -87,6 +97,7 @@ class DataParallel final : public Holder {
 
   const bool finds_unused_;
   const bool are_views_;  // gradients are views of the buckets
+  const bool is_first_step_long_;
   std::vector<eager::Parameter*> trained_;
   eager::Tensors buckets_, old_;
   bool syncs_ = true;

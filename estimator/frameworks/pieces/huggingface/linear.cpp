@@ -1,5 +1,7 @@
 #include "estimator/frameworks/pieces/huggingface/linear.h"
 
+#include <utility>
+
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
@@ -33,7 +35,7 @@ Tensor dequantized(Graph& graph, const Linear& linear, DType dtype) {
 
 // MatMul4Bit: neither the input nor the weight in the product's type is saved.
 Tensor product_4bit(Graph& graph, const Linear& linear, const Tensor& input) {
-  const Tensor x = eager::to(graph, input, DType::kBf16);  // bnb_4bit_compute_dtype
+  const Tensor x = eager::to(graph, input, linear.compute_dtype);
   NodeBuilder node(graph, {&x});
   const std::int64_t rows = x.elements / linear.shape.inputs;
   const DType dtype = x.dtype;
@@ -86,6 +88,89 @@ Tensor product_int8(Graph& graph, const Linear& linear, const Tensor& input) {
   });
 }
 
+// The adapter's product of both matrices, by way of an identity matrix of the inputs
+// (DoraLinearLayer.get_lora_weight).
+Tensor adapter_weight(Graph& graph, const Linear& linear, DType dtype) {
+  const std::int64_t inputs = linear.shape.inputs;
+  Tensor whole;
+  {
+    const Tensor identity = graph.make(inputs * inputs, linear.a.data.dtype);
+    const Tensor inner =
+        eager::linear(graph, identity, linear.a.data,
+                      {.inputs = inputs, .outputs = linear.rank, .flattens_input = false});
+    whole = eager::linear(
+        graph, inner, linear.b.data,
+        {.inputs = linear.rank, .outputs = linear.shape.outputs, .flattens_input = false});
+  }
+  return eager::to(graph, whole, dtype);
+}
+
+Tensor base_weight(Graph& graph, const Linear& linear) {
+  return linear.quantized.kind == Quantization::kNone
+             ? linear.weight.data
+             : dequantized(graph, linear, linear.compute_dtype);
+}
+
+// magnitude / norm, of every output; the norm of the sum of both weights is a constant
+// (DoraLinearLayer.get_weight_norm).
+Tensor magnitude_scale(Graph& graph, const Linear& linear, const Tensor& weight) {
+  Tensor norm;
+  {
+    Tensor sum;
+    {
+      const Tensor scaled = graph.make(weight.elements, weight.dtype);
+      sum = graph.make(weight.elements, weight.dtype);
+    }
+    norm = graph.make(linear.shape.outputs, graph.autocast ? DType::kFp32 : weight.dtype);
+  }
+  norm = eager::to(graph, norm, weight.dtype);
+  const Tensor& magnitude = linear.magnitude.data;
+  NodeBuilder node(graph, {&magnitude});
+  if (node.is_needed()) {
+    node.save(norm);
+  }
+  const DType dtype = eager::promoted(magnitude.dtype, norm.dtype);
+  const std::int64_t outputs = linear.shape.outputs;
+  return node.finish(graph.make(outputs, dtype), [=](BackwardCall& call) {
+    const Tensor saved_norm = call.saved(0);
+    return Tensors{call.graph.make(outputs, dtype)};
+  });
+}
+
+// A or B of an adapter.
+Tensor low_rank_product(Graph& graph, eager::Parameter& weight, const Tensor& input,
+                        const eager::LinearShape& shape) {
+  const eager::Module module = {&weight, "lora", {&weight}};
+  return eager::call_module(graph, module, input, [&](const Tensor& x) {
+    return eager::linear(graph, x, weight.data, shape);
+  });
+}
+
+Tensor adapter_product(Graph& graph, Linear& linear, const Tensor& input) {
+  const Tensor inner = low_rank_product(graph, linear.a, input,
+                                        {.inputs = linear.shape.inputs, .outputs = linear.rank});
+  return low_rank_product(graph, linear.b, inner,
+                          {.inputs = linear.rank, .outputs = linear.shape.outputs});
+}
+
+// DoraLinearLayer.forward: (scale - 1) * base + scale * adapter, which is added to the base's
+// result. With dropout the base's product is made again, of the dropped input.
+Tensor decomposed(Graph& graph, Linear& linear, const Tensor& x, const Tensor& result) {
+  const Tensor of_adapter = adapter_weight(graph, linear, x.dtype);
+  const Tensor weight = eager::to(graph, base_weight(graph, linear), x.dtype);
+  const Tensor scale = magnitude_scale(graph, linear, weight);
+  const Tensor outer = adapter_product(graph, linear, x);
+  const Tensor base = linear.dropout > 0 ? eager::linear(graph, x, weight, linear.shape) : result;
+  Tensor of_base;
+  {
+    const Tensor shifted = eager::shift(graph, scale);
+    of_base = eager::multiply_rows(graph, shifted, base);
+  }
+  Tensor scaled = eager::multiply_rows(graph, scale, outer);
+  scaled = eager::scale(graph, scaled);
+  return eager::add(graph, of_base, scaled);
+}
+
 Tensor base_output(Graph& graph, const Linear& linear, const Tensor& input) {
   switch (linear.quantized.kind) {
     case Quantization::kNone:
@@ -104,26 +189,16 @@ Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
                             [&](const Tensor& x) { return base_output(graph, linear, x); });
 }
 
-// A or B of an adapter.
-Tensor low_rank_product(Graph& graph, eager::Parameter& weight, const Tensor& input,
-                        const eager::LinearShape& shape) {
-  const eager::Module module = {&weight, "lora", {&weight}};
-  return eager::call_module(graph, module, input, [&](const Tensor& x) {
-    return eager::linear(graph, x, weight.data, shape);
-  });
-}
-
 // A layer with an adapter, which asks for the type of A.
 eager::Module adapted(Linear& linear) {
   return {.place = &linear, .name = "adapted", .parameters = {&linear.a}, .reads_others = true};
 }
 
-// peft's Linear.forward: the input in the adapter's type, which autocast casts back.
+// peft's Linear.forward: the input in the adapter's type, which autocast casts back. Under autocast
+// a quantized layer's input and result stay as they are, DoRA's result in fp32 (bnb.py).
 Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
   Tensor result = base_product(graph, linear, input);
-  const bool is_4bit =
-      linear.quantized.kind == Quantization::kNf4 || linear.quantized.kind == Quantization::kFp4;
-  if (is_4bit) {
+  if (is_4bit(linear.quantized.kind)) {
     NodeBuilder node(graph, {&result});
     result = node.finish(graph.make(result.elements, result.dtype),
                          [](BackwardCall& call) { return std::move(call.gradients); });
@@ -133,28 +208,36 @@ Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
   if (casts) {
     eager::read_others(graph, adapted(linear));
   }
-  const Tensor x = casts ? eager::to(graph, input, linear.a.data.dtype) : input;
-  Tensor inner;
+  const Tensor x = casts ? eager::to(graph, input, linear.adapter_dtype) : input;
+  Tensor outer;
   {
     const eager::Module module = {&linear.dropout, "lora_dropout", {}};
-    const Tensor dropped =
-        eager::call_module(graph, module, x, [&](const Tensor& input_of_adapter) {
-          return eager::dropout(graph, input_of_adapter, linear.dropout);
-        });
-    inner = low_rank_product(graph, linear.a, dropped,
-                             {.inputs = linear.shape.inputs, .outputs = linear.rank});
+    const Tensor dropped = eager::call_module(graph, module, x, [&](const Tensor& whole) {
+      return eager::dropout(graph, whole, linear.dropout);
+    });
+    outer = linear.magnitude.data.is_defined()
+                ? decomposed(graph, linear, dropped, result)
+                : eager::scale(graph, adapter_product(graph, linear, dropped));
   }
-  Tensor outer = low_rank_product(graph, linear.b, inner,
-                                  {.inputs = linear.rank, .outputs = linear.shape.outputs});
-  inner = {};
-  outer = eager::scale(graph, outer);
   const DType dtype = result.dtype;
   result = eager::add(graph, result, outer);
   outer = {};
-  return eager::to(graph, result, dtype);
+  return casts ? eager::to(graph, result, dtype) : result;
 }
 
 }  // namespace
+
+void load_quantized(Graph& graph, Holder& holder, Linear& linear, bool is_in_floats) {
+  const InRow row(graph.tape, kQuantizedRow);
+  std::vector<std::int64_t> bytes = quantized_bytes(linear.quantized, linear.shape);
+  if (is_4bit(linear.quantized.kind) && is_in_floats) {
+    constexpr DType kFloat = DType::kBf16;
+    holder.load(linear.weight, kQuantizedRow, {div_ceil(bytes.front(), bytes_of(kFloat)), 1},
+                kFloat, false);
+    bytes.erase(bytes.begin());
+  }
+  for (const std::int64_t each : bytes) { linear.packed.push_back(graph.make(each, DType::kBool)); }
+}
 
 Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
   if (linear.rank == 0) {

@@ -31,31 +31,9 @@ Tensor transposed(Graph& graph, const Tensor& input) {
   });
 }
 
-// A copy of some rows; its gradient lies in zeros of all of them.
-Tensor gathered_rows(Graph& graph, const Tensor& input, std::int64_t elements, bool is_view) {
-  NodeBuilder node(graph, {&input});
-  const std::int64_t all = input.elements;
-  const DType dtype = input.dtype;
-  Tensor rows = is_view ? input.viewed(elements) : graph.make(elements, dtype);
-  return node.finish(std::move(rows),
-                     [=](BackwardCall& call) { return Tensors{call.graph.make(all, dtype)}; });
-}
-
-Tensor exponential(Graph& graph, const Tensor& input) {
-  NodeBuilder node(graph, {&input});
-  const Tensor output = graph.make(input.elements, input.dtype);
-  if (node.is_needed()) {
-    node.save(output);
-  }
-  return node.finish(output, [](BackwardCall& call) {
-    const Tensor result = call.saved(0);
-    return Tensors{call.graph.make(result.elements, result.dtype)};
-  });
-}
-
 // The entropy that is logged: the mask of tokens that count is the last tensor that is saved.
 void log_entropy(Graph& graph, const Tensor& log_softmax, std::int64_t vocab) {
-  const Tensor probabilities = exponential(graph, log_softmax);
+  const Tensor probabilities = eager::exponential(graph, log_softmax);
   Tensor sum;
   {
     const Tensor terms = eager::multiply(graph, probabilities, log_softmax);
@@ -79,6 +57,9 @@ Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const
                             .flattens_input = false,
                             .is_function = false});
   }
+  if (shape.caps_logits) {
+    logits = eager::soft_capped(graph, logits);
+  }
   const Tensor log_softmax = eager::log_softmax(graph, eager::to(graph, logits, DType::kFp32));
   Tensor loss = eager::nll_loss(graph, log_softmax, labels);
   log_entropy(graph, log_softmax, shape.vocab);
@@ -95,12 +76,12 @@ Tensor chunked_loss(Graph& graph, const Tensor& hidden, const Tensor& weight,
     return eager::scale(
         graph, eager::mean(graph, eager::to(graph, hidden, DType::kFp32), hidden.elements));
   }
-  Tensor valid = gathered_rows(graph, hidden, tokens * shape.hidden, false);
-  valid = gathered_rows(graph, valid, tokens * shape.hidden, false);
+  Tensor valid = eager::index(graph, hidden, tokens * shape.hidden);
+  valid = eager::index(graph, valid, tokens * shape.hidden);
   Tensor loss;
   for (std::int64_t first = 0; first < tokens; first += kChunk) {
     const std::int64_t of_chunk = std::min(kChunk, tokens - first);
-    const Tensor chunk = gathered_rows(graph, valid, of_chunk * shape.hidden, true);
+    const Tensor chunk = eager::slice(graph, valid, of_chunk * shape.hidden);
     const auto run = [&graph, &weight, shape](const Tensor& rows) {
       return chunk_loss(graph, rows, weight, shape);
     };

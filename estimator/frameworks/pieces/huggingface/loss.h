@@ -11,6 +11,7 @@ struct HeadShape {
   std::int64_t sequences = 0;
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
+  bool caps_logits = false;
 };
 
 // TRL's chunked_nll: 256 tokens at a time under a checkpoint each, all in fp32 but what autocast

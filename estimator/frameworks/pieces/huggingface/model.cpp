@@ -1,10 +1,12 @@
 #include "estimator/frameworks/pieces/huggingface/model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/loss.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/ledger/block_rows.h"
 
 namespace shardplan::huggingface {
@@ -14,7 +16,7 @@ using eager::Parameter;
 using eager::Tensor;
 
 CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan)
-    : graph_(graph), holder_(holder), job_(job) {
+    : graph_(graph), holder_(holder), job_(job), class_(class_of(job.model)) {
   const BlockShape s = block_shape(job, plan);
   sizes_ = {.tokens = s.tokens,
             .sequence = job.sequence_length,
@@ -24,6 +26,7 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
             .query_heads = s.query_heads,
             .key_heads = s.key_value_heads};
   weights_ = job.profile.weights_dtype;
+  compute_ = compute_dtype(plan);
   ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
   recomputes_ = plan.recompute.granularity == RecomputeGranularity::kFull;
   trains_all_ = job.adapters.rank == 0;
@@ -34,14 +37,12 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
                             bool has_bias) {
   linear.shape = shape;
   linear.quantized = job_.quantized;
+  linear.compute_dtype = compute_;
   if (linear.quantized.kind == Quantization::kNone) {
     holder_.load(linear.weight, kParametersRow, {shape.outputs, shape.inputs}, weights_,
                  trains_all_);
   } else {
-    const InRow row(graph_.tape, kQuantizedRow);
-    for (const std::int64_t bytes : quantized_bytes(linear.quantized, shape)) {
-      linear.packed.push_back(graph_.make(bytes, DType::kBool));
-    }
+    load_quantized(graph_, holder_, linear, job_.profile.float_quant_storage);
   }
   if (has_bias) {
     holder_.load(linear.bias, kParametersRow, {shape.outputs, 1}, weights_, trains_all_);
@@ -51,6 +52,10 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
     linear.dropout = job_.adapters.dropout;
     holder_.load(linear.a, kAdapterRow, {linear.rank, shape.inputs}, job_.adapters.dtype, true);
     holder_.load(linear.b, kAdapterRow, {shape.outputs, linear.rank}, job_.adapters.dtype, true);
+    linear.adapter_dtype = holder_.flattens() ? linear.a.dtype : linear.a.data.dtype;
+    if (job_.adapters.decomposes_weights) {
+      holder_.load(linear.magnitude, kAdapterRow, {shape.outputs, 1}, job_.adapters.dtype, true);
+    }
   }
 }
 
@@ -92,6 +97,10 @@ void CausalLm::build_layer(Layer& layer, bool has_experts) {
   }
   build_norm(layer.attention_norm, hidden);
   build_norm(layer.ffn_norm, hidden);
+  if (job_.model.norms_per_layer > 2) {
+    build_norm(layer.after_attention, hidden);
+    build_norm(layer.after_ffn, hidden);
+  }
 }
 
 // The embedding or the head; peft's ModulesToSaveWrapper trains a copy beside it.
@@ -116,6 +125,7 @@ void CausalLm::build() {
   holder_.begin_group({kFinalNorm});
   build_norm(final_norm_, sizes_.hidden);
   if (!job_.model.tied_embeddings) {
+    holder_.begin_group({kHead});
     load_end(head_, job_.adapters.trains_head);
   }
 }
@@ -128,7 +138,8 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     }
   };
   const auto take_linear = [&take](Linear& linear) {
-    for (eager::Parameter* each : {&linear.weight, &linear.bias, &linear.a, &linear.b}) {
+    for (eager::Parameter* each :
+         {&linear.weight, &linear.bias, &linear.a, &linear.b, &linear.magnitude}) {
       take(*each);
     }
   };
@@ -143,8 +154,10 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     take(layer.experts.gate_up);
     take(layer.experts.down);
     take(layer.experts.router);
-    take(layer.attention_norm.weight);
-    take(layer.ffn_norm.weight);
+    for (Norm* each :
+         {&layer.attention_norm, &layer.ffn_norm, &layer.after_attention, &layer.after_ffn}) {
+      take(each->weight);
+    }
   }
   take(final_norm_.weight);
   take(head_);
@@ -155,40 +168,13 @@ std::vector<eager::Parameter*> CausalLm::trained() {
 Tensor CausalLm::norm_output(Norm& norm, const Tensor& input, bool is_of_heads) {
   const InRow row(graph_.tape, kNormRow);
   if (uses_liger() && !(is_of_heads && job_.profile.liger_kernel == LigerKernel::kThrough082)) {
-    return eager::liger_norm(graph_, norm.weight.data, input);
+    return eager::liger_norm(graph_, norm.weight.data, input, class_.reuses_liger_gradient);
   }
-  Tensor x = eager::to(graph_, input, DType::kFp32);
-  Tensor variance;
-  {
-    const Tensor squares = eager::square(graph_, x);
-    variance = eager::mean(graph_, squares, norm.width);
+  switch (class_.norm) {
+    case NormKind::kLlama: return llama_norm(graph_, norm, input);
+    case NormKind::kGemma: return gemma_norm(graph_, norm, input);
   }
-  {
-    Tensor shifted = eager::shift(graph_, variance);
-    const Tensor root = eager::reciprocal_root(graph_, shifted);
-    shifted = {};
-    x = eager::multiply(graph_, x, root);
-  }
-  const Tensor normed = eager::to(graph_, x, input.dtype);
-  return eager::multiply_rows(graph_, norm.weight.data, normed);
-}
-
-// LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.
-void CausalLm::rotary() {
-  const InRow row(graph_.tape, kRotaryRow);
-  const eager::NoGrad no_grad(graph_);
-  // Positions of each sequence are its own where they begin anew.
-  const std::int64_t elements =
-      (job_.profile.packed_sequences ? sizes_.tokens : sizes_.sequence) * sizes_.head_dim;
-  call_rotary();
-  const Tensor angles = graph_.make_product(elements / 2, DType::kFp32);
-  const Tensor both = graph_.make(elements, DType::kFp32);
-  Tensor cosines = graph_.make(elements, DType::kFp32);
-  cosines = eager::scale(graph_, cosines);
-  Tensor sines = graph_.make(elements, DType::kFp32);
-  sines = eager::scale(graph_, sines);
-  cosines_ = eager::to(graph_, cosines, table_.data.dtype);
-  sines_ = eager::to(graph_, sines, table_.data.dtype);
+  return {};
 }
 
 bool CausalLm::is_eager() const {
@@ -199,55 +185,56 @@ AttentionSizes CausalLm::attention_sizes() const {
   return {.tokens = sizes_.tokens,
           .sequence = sizes_.sequence,
           .query_heads = sizes_.query_heads,
-          .key_heads = sizes_.key_heads};
-}
-
-// scaled_dot_product_attention needs a mask where causality alone does not say which keys count:
-// windows shorter than the sequence, and several documents in a row of tokens
-// (_ignore_causal_mask_sdpa). FlashAttention needs none.
-void CausalLm::make_mask() {
-  const InRow row(graph_.tape, kMaskRow);
-  const std::int64_t window = job_.model.longest_attention_window();
-  const bool is_partial =
-      job_.profile.packed_sequences || (window > 0 && window <= sizes_.sequence);
-  if (is_eager()) {
-    mask_ = additive_mask(graph_, attention_sizes(), ends_);
-  } else if (is_partial && job_.profile.attention_backend == AttentionBackend::kAuto) {
-    mask_ = byte_mask(graph_, attention_sizes());
-  }
+          .key_heads = sizes_.key_heads,
+          .caps_scores = job_.model.caps_scores};
 }
 
 // x*cos + rotate_half(x)*sin.
-Tensor CausalLm::rotate(const Tensor& input) {
+Tensor CausalLm::rotate(const Tensor& input, const Shared& shared) {
   if (uses_liger()) {
     return eager::liger_rotate(graph_, input);
   }
-  const Tensor by_cosines = eager::multiply(graph_, input, cosines_);
+  const Tensor by_cosines = eager::multiply(graph_, input, shared.cosines);
   Tensor by_sines;
   {
     const Tensor turned = eager::rotate_half(graph_, input);
-    by_sines = eager::multiply(graph_, turned, sines_);
+    by_sines = eager::multiply(graph_, turned, shared.sines);
   }
   return eager::add(graph_, by_cosines, by_sines);
 }
 
-Tensor CausalLm::attention_output(Layer& layer, const Tensor& input) {
+Tensor CausalLm::attention_output(Layer& layer, const Shared& shared, const Tensor& input) {
   const InRow row(graph_.tape, kAttentionRow);
-  const auto project_heads = [&](Linear& linear, Norm& head_norm) {
-    Tensor projected = eager::copied_back(graph_, project(graph_, linear, input));
-    return job_.model.qk_norm ? norm(head_norm, projected, true) : projected;
+  const auto project_heads = [&](Linear& linear) {
+    return eager::copied_back(graph_, project(graph_, linear, input));
+  };
+  const auto norm_heads = [&](Norm& head_norm, Tensor& heads) {
+    if (job_.model.qk_norm) {
+      heads = norm(head_norm, heads, true);
+    }
   };
   const AttentionSizes sizes = attention_sizes();
-  Tensor query = project_heads(layer.query, layer.query_norm);
-  Tensor key = project_heads(layer.key, layer.key_norm);
+  Tensor query = project_heads(layer.query);
+  if (!class_.norms_heads_last) {
+    norm_heads(layer.query_norm, query);
+  }
+  Tensor key = project_heads(layer.key);
+  if (!class_.norms_heads_last) {
+    norm_heads(layer.key_norm, key);
+  }
   const Tensor value = project(graph_, layer.value, input);
+  if (class_.norms_heads_last) {
+    norm_heads(layer.query_norm, query);
+    norm_heads(layer.key_norm, key);
+  }
   {
-    Tensor turned = rotate(query);
-    key = rotate(key);
+    Tensor turned = rotate(query, shared);
+    key = rotate(key, shared);
     query = std::move(turned);
   }
-  const Tensor output = is_eager() ? eager_attention(graph_, query, key, value, mask_, sizes)
-                                   : scaled_dot_product(graph_, query, key, value, mask_, sizes);
+  const Tensor output = is_eager()
+                            ? eager_attention(graph_, query, key, value, shared.mask, sizes)
+                            : scaled_dot_product(graph_, query, key, value, shared.mask, sizes);
   return project(graph_, layer.output, output);
 }
 
@@ -274,23 +261,44 @@ Tensor CausalLm::ffn_output(Layer& layer, const Tensor& input) {
   return project(graph_, layer.down, product);
 }
 
-Tensor CausalLm::layer_result(Layer& layer, const Tensor& input) {
+Tensor CausalLm::layer_result(std::size_t place, const Tensor& input) {
   const InRow row(graph_.tape, kResidualRow);
+  Layer& layer = layers_[place];
+  const bool has_four_norms = job_.model.norms_per_layer > 2;
   Tensor hidden = norm(layer.attention_norm, input);
-  hidden = attention(layer, hidden);
+  hidden = attention(layer, shared_.of(job_.model.layers[place]), hidden);
+  if (has_four_norms) {
+    hidden = norm(layer.after_attention, hidden);
+  }
   hidden = eager::add(graph_, input, hidden);
   const Tensor residual = hidden;
   hidden = norm(layer.ffn_norm, hidden);
   hidden = ffn(layer, hidden);
+  if (has_four_norms) {
+    hidden = norm(layer.after_ffn, hidden);
+  }
   return eager::add(graph_, residual, hidden);
 }
 
-Tensor CausalLm::layer_output(const Tensor& input, const eager::CheckpointedFunction& run) {
-  if (!recomputes_) {
-    return run(input);
+// GradientCheckpointingLayer: hooks of the module itself run within its checkpoint, which with
+// reentrance runs them again.
+Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
+  const ModuleGroup group = {ModuleGroup::Kind::kLayer, static_cast<std::int64_t>(index)};
+  const auto run = [this, index](const Tensor& x) { return layer_forward(index, x); };
+  const bool is_reentrant = recomputes_ && job_.profile.reentrant_checkpoint;
+  if (is_reentrant && holder_.is_within_checkpoints()) {
+    return eager::reentrant_checkpoint(graph_, input, [this, group, run](const Tensor& x) {
+      return holder_.leave(group, run(holder_.enter(group, x)));
+    });
   }
-  return job_.profile.reentrant_checkpoint ? eager::reentrant_checkpoint(graph_, input, run)
-                                           : eager::checkpoint(graph_, input, run);
+  Tensor output;
+  {
+    const Tensor entered = holder_.enter(group, input);
+    output = is_reentrant  ? eager::reentrant_checkpoint(graph_, entered, run)
+             : recomputes_ ? eager::checkpoint(graph_, entered, run)
+                           : run(entered);
+  }
+  return holder_.leave(group, output);
 }
 
 // enable_input_require_grads.
@@ -303,29 +311,31 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   const InRow row(graph_.tape, kResidualRow);
   using enum ModuleGroup::Kind;
   Tensor hidden = embed(holder_.enter({kEmbedding}, token_ids));
+  if (class_.scales_embedding) {
+    hidden = eager::scale(graph_, hidden);
+  }
   if (!job_.model.tied_embeddings) {
     hidden = holder_.leave({kEmbedding}, hidden);
   }
   hidden = with_gradient(hidden);
-  make_mask();
-  rotary();
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const ModuleGroup group = {kLayer, static_cast<std::int64_t>(i)};
-    const auto run = [this, i](const Tensor& input) { return layer_forward(layers_[i], input); };
-    Tensor output;
-    {
-      const Tensor input = holder_.enter(group, hidden);
-      output = layer_output(input, run);
-    }
-    hidden = holder_.leave(group, output);
+  call_rotary();
+  shared_ = shared_by_layers(graph_, job_, attention_sizes(),
+                             {.table = table_.data.dtype, .norms = ends_});
+  for (std::size_t i = 0; i < layers_.size(); ++i) { hidden = layer_output(i, hidden); }
+  hidden = norm(final_norm_, holder_.enter({kFinalNorm}, hidden));
+  if (!recomputes_) {
+    drop_shared();
   }
-  return norm(final_norm_, holder_.enter({kFinalNorm}, hidden));
+  return hidden;
 }
 
 // ForCausalLMLoss: logits in fp32, labels shifted by padding. Logits are returned with the loss.
 Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
   logits = head_product(hidden);
   logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
+  if (job_.model.caps_logits) {
+    logits = eager::soft_capped(graph_, std::move(logits));
+  }
   const Tensor wide = eager::to(graph_, logits, DType::kFp32);
   Tensor shifted;
   {
@@ -341,7 +351,8 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
   const HeadShape shape = {.tokens = sizes_.tokens,
                            .sequences = sizes_.tokens / sizes_.sequence,
                            .hidden = sizes_.hidden,
-                           .vocab = sizes_.vocab};
+                           .vocab = sizes_.vocab,
+                           .caps_logits = job_.model.caps_logits};
   read_head();
   switch (job_.profile.head_loss) {
     case HeadLoss::kStock: return stock_loss(hidden, labels, logits);
@@ -355,7 +366,7 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
 }
 
 void CausalLm::drop_shared() {
-  cosines_ = sines_ = mask_ = {};
+  shared_ = {};
 }
 
 Tensor CausalLm::forward() {
@@ -382,9 +393,6 @@ Tensor CausalLm::forward() {
     logits = graph_.make(logits.elements, logits.dtype);
   }
   holder_.end_forward();
-  if (!recomputes_) {
-    drop_shared();
-  }
   return sum;
 }
 

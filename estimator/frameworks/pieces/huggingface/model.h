@@ -14,20 +14,19 @@
 #include "estimator/frameworks/pieces/huggingface/experts.h"
 #include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/frameworks/pieces/huggingface/linear.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/norms.h"
+#include "estimator/frameworks/pieces/huggingface/shared.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::huggingface {
-
-struct Norm {
-  eager::Parameter weight;
-  std::int64_t width = 0;
-};
 
 struct Layer {
   Linear query, key, value, output, gate, up, down;
   Experts experts;  // of a layer that has them in place of gate, up and down
   Norm query_norm, key_norm;
   Norm attention_norm, ffn_norm;
+  Norm after_attention, after_ffn;  // of a layer that has four
 };
 
 // Of one microbatch on one rank.
@@ -67,16 +66,14 @@ class CausalLm {
   eager::Tensor norm_output(Norm& norm, const eager::Tensor& input, bool is_of_heads);
   bool is_eager() const;
   AttentionSizes attention_sizes() const;
-  void make_mask();
-  void rotary();
-  eager::Tensor rotate(const eager::Tensor& input);
-  eager::Tensor attention(Layer& layer, const eager::Tensor& input);
-  eager::Tensor attention_output(Layer& layer, const eager::Tensor& input);
+  eager::Tensor rotate(const eager::Tensor& input, const Shared& shared);
+  eager::Tensor attention(Layer& layer, const Shared& shared, const eager::Tensor& input);
+  eager::Tensor attention_output(Layer& layer, const Shared& shared, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
   eager::Tensor ffn_output(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_forward(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_result(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_output(const eager::Tensor& input, const eager::CheckpointedFunction& run);
+  eager::Tensor layer_forward(std::size_t place, const eager::Tensor& input);
+  eager::Tensor layer_result(std::size_t place, const eager::Tensor& input);
+  eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor embed(const eager::Tensor& token_ids);
   eager::Tensor activation(Layer& layer, const eager::Tensor& input);
   void call_rotary();
@@ -95,8 +92,10 @@ class CausalLm {
   eager::Graph& graph_;
   Holder& holder_;
   const Job& job_;
+  const ModelClass& class_;
   Sizes sizes_;
   DType weights_ = DType::kBf16;
+  DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;
   bool trains_all_ = true;
@@ -105,7 +104,7 @@ class CausalLm {
   std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
   Norm final_norm_;
-  eager::Tensor cosines_, sines_, mask_;
+  SharedByLayer shared_;
 };
 
 }  // namespace shardplan::huggingface

@@ -12,9 +12,9 @@ Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
                             [&](const Tensor& x) { return norm_output(norm, x, is_of_heads); });
 }
 
-Tensor CausalLm::attention(Layer& layer, const Tensor& input) {
+Tensor CausalLm::attention(Layer& layer, const Shared& shared, const Tensor& input) {
   return eager::call_module(graph_, {&layer, "self_attn", {}}, input,
-                            [&](const Tensor& x) { return attention_output(layer, x); });
+                            [&](const Tensor& x) { return attention_output(layer, shared, x); });
 }
 
 Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
@@ -28,9 +28,9 @@ Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
                             [&](const Tensor& x) { return ffn_output(layer, x); });
 }
 
-Tensor CausalLm::layer_forward(Layer& layer, const Tensor& input) {
-  return eager::call_module(graph_, {&layer, "layer", {}}, input,
-                            [&](const Tensor& x) { return layer_result(layer, x); });
+Tensor CausalLm::layer_forward(std::size_t place, const Tensor& input) {
+  return eager::call_module(graph_, {&layers_[place], "layer", {}}, input,
+                            [&](const Tensor& x) { return layer_result(place, x); });
 }
 
 // enable_input_require_grads hooks into the embedding before others do.
@@ -50,7 +50,7 @@ Tensor CausalLm::activation(Layer& layer, const Tensor& input) {
 
 // It returns no tensor with a gradient.
 void CausalLm::call_rotary() {
-  eager::call_module(graph_, {&cosines_, "rotary_emb", {}}, Tensor{},
+  eager::call_module(graph_, {&shared_, "rotary_emb", {}}, Tensor{},
                      [](const Tensor&) { return Tensor{}; });
 }
 

@@ -26,13 +26,6 @@ inline constexpr ValidityRule kRoutedExpertsOnly = {
                                     number_text(job.model.moe.num_groups), "1");
         }};
 
-inline constexpr ValidityRule kNoDora = {
-    .name = "unsupported: adapters.dora",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
-    .explain = [](const Job& job,
-                  const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
-
 // integrations/sdpa_attention.py, use_gqa_in_sdpa: of wider heads keys and values are repeated.
 inline constexpr std::int64_t kWidestHead = 256;
 inline constexpr ValidityRule kHeadDim = {

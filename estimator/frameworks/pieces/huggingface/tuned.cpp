@@ -26,7 +26,8 @@ std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t experts =
       model.moe.num_experts * model.hidden * (3 * model.moe.expert_ffn + 1);
   const std::int64_t num_moe = std::ranges::count_if(model.layers, &LayerSpec::is_moe);
-  std::int64_t layer = 2 * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
+  std::int64_t layer =
+      model.norms_per_layer * model.hidden + (model.qk_norm ? 2 * model.head_dim : 0);
   for (const LinearWeight& weight : linear_weights(model)) { layer += weight.elements(); }
   layer += model.qkv_bias ? query + 2 * key : 0;
   layer += model.attention_output_bias ? model.hidden : 0;
@@ -39,8 +40,10 @@ std::int64_t model_elements(const ModelSpec& model) {
 std::int64_t adapter_elements(const Job& job) {
   std::int64_t of_layer = 0;
   for (const LinearWeight& weight : linear_weights(job.model)) {
-    of_layer +=
-        job.adapters.is_on(weight.place) ? job.adapters.rank * (weight.inputs + weight.outputs) : 0;
+    const std::int64_t magnitudes = job.adapters.decomposes_weights ? weight.outputs : 0;
+    of_layer += job.adapters.is_on(weight.place)
+                    ? job.adapters.rank * (weight.inputs + weight.outputs) + magnitudes
+                    : 0;
   }
   return of_layer * job.model.num_layers();
 }
@@ -50,17 +53,22 @@ double trained_share(const Job& job) {
                                 : number(adapter_elements(job)) / number(model_elements(job.model));
 }
 
+DType compute_dtype(const Plan& plan) {
+  return plan.precision == Precision::kFp16 ? DType::kFp16 : DType::kBf16;
+}
+
 bool uses_autocast(const Job& job, const Plan& plan) {
-  return plan.zero == 0 && plan.precision == Precision::kBf16 && job.profile.autocast;
+  const bool is_gathered = plan.zero > 0 && job.profile.fsdp_version == 2;
+  return !is_gathered && plan.precision != Precision::kFp32 && job.profile.autocast;
 }
 
 bool casts_weights(const Job& job, const Plan& plan) {
-  return uses_autocast(job, plan) && job.profile.weights_dtype == DType::kFp32 &&
+  return plan.zero == 0 && uses_autocast(job, plan) && job.profile.weights_dtype == DType::kFp32 &&
          job.quantized.kind == Quantization::kNone;
 }
 
 bool has_wide_stream(const Job& job, const Plan& plan) {
-  return uses_autocast(job, plan) &&
+  return plan.zero == 0 && uses_autocast(job, plan) &&
          (job.profile.weights_dtype == DType::kFp32 || job.profile.wide_ends);
 }
 

@@ -20,11 +20,13 @@ std::array<LinearWeight, kLinearLayerNames.size()> linear_weights(const ModelSpe
 
 // count_parameters of the dense models that are modelled, without a list of their tensors.
 std::int64_t model_elements(const ModelSpec& model);
-// Elements of A and B of all adapters.
+// Elements of A and B of all adapters, and of DoRA's magnitudes.
 std::int64_t adapter_elements(const Job& job);
 // Elements that the optimizer updates, over all that the model has.
 double trained_share(const Job& job);
 
+// What autocast casts to, and FSDP2 gathers.
+DType compute_dtype(const Plan& plan);
 // Under autocast, which FSDP2 does without, products cast weights of fp32.
 bool uses_autocast(const Job& job, const Plan& plan);
 bool casts_weights(const Job& job, const Plan& plan);

@@ -111,6 +111,18 @@ TEST_CASE("packed weights are held whole, and embedding, norms and head are bf16
   CHECK(idle_bytes(job, plan, "parameters.quantized") == 2 * (kLinear / 2 + kLinear / 16 + 7 * 64));
 }
 
+// Scales belong to the module, whole on every rank.
+TEST_CASE("ZeRO-3 divides packed weights that lie in a floating type") {
+  Job job = with_adapters(small_job());
+  job.quantized = {.kind = Quantization::kNf4};
+  job.profile.float_quant_storage = true;
+  const Plan plan = deepspeed_plan(3);
+  CHECK(idle_bytes(job, plan, "parameters") ==
+        2 * (kTables + kNorms + kAdapters) / 2 + 2 * kLinear / 2 / 2);
+  CHECK(idle_bytes(job, plan, "parameters.quantized") == 2 * (kLinear / 16 + 7 * 64));
+  CHECK(as_trained(job, plan).adapters.dtype == DType::kBf16);
+}
+
 TEST_CASE("experts are divided as all parameters are") {
   const Job job = with_experts(small_job());
   CHECK(idle_bytes(job, deepspeed_plan(2), "parameters") == 2 * kModelOfExperts);
@@ -173,6 +185,9 @@ TEST_CASE("what no tape of tensors knows is played operator by operator") {
   job.model.qkv_bias = true;
   CHECK(plays_operators(job, plan));
   job = small_job();
+  job.model.family = "gemma2";
+  CHECK(plays_operators(job, plan));
+  job = small_job();
   job.profile.reentrant_checkpoint = false;
   CHECK_FALSE(plays_operators(job, plan));
   CHECK(plays_operators(job, recomputed(plan)));
@@ -186,7 +201,7 @@ TEST_CASE("DeepSpeed refuses by name what of adapters and packed weights is not 
           job.quantized.kind = Quantization::kNf4;
           plan.zero = 3;
         },
-        {"nf4 with zero 3", "zero 1, zero 2"}},
+        {"nf4 with zero 3 and float_quant_storage false", "zero 1, zero 2"}},
        {"unsupported: precision_with_quantization",
         [](Job& job, Plan& plan) {
           job.quantized.kind = Quantization::kNf4;

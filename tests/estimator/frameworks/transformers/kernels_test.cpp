@@ -50,6 +50,19 @@ TEST_CASE("autocast over fp32 weights casts every product's input by itself") {
         layer(trainer_on_h200(), trainer_plan(0)).forward_s);
 }
 
+// Two norms of a layer: an addition of 3 * 2 bytes each, products of 2 * 2. Four: the same two
+// additions, products in fp32 of 8.
+TEST_CASE("Gemma's norms multiply in fp32, and two of four are followed by no addition") {
+  Job job = trainer_on_h200();
+  const Passes llama = layer_kernels(job).norm;
+  job.model.family = "gemma2";
+  const Passes two = layer_kernels(job).norm;
+  CHECK(two.forward.streamed == llama.forward.streamed + 8);
+  CHECK(two.forward.converted == llama.forward.converted - 4);
+  job.model.norms_per_layer = 4;
+  CHECK(layer_kernels(job).norm.forward.streamed == two.forward.streamed - 3);
+}
+
 TEST_CASE("FSDP2 computes in bf16, whatever the type of the weights") {
   Job job = trainer_on_h200();
   job.cluster.gpus_per_node = 8;
@@ -91,6 +104,7 @@ TEST_CASE("a model's elements are those of its tensors") {
   for (const bool is_small : {false, true}) {
     job.model.qk_norm = job.model.qkv_bias = job.model.tied_embeddings = is_small;
     job.model.attention_output_bias = job.model.ffn_bias = is_small;
+    job.model.norms_per_layer = is_small ? 4 : 2;
     CHECK(model_elements(job.model) == count_parameters(job.model));
   }
 }

@@ -1,0 +1,84 @@
+#include "estimator/frameworks/pieces/huggingface/shared.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::Graph;
+using eager::InRow;
+using eager::Tensor;
+
+bool has_layer(const ModelSpec& model, bool has_window) {
+  return std::ranges::any_of(model.layers, [has_window](const LayerSpec& layer) {
+    return (layer.attention_window > 0) == has_window;
+  });
+}
+
+std::int64_t longest_window(const ModelSpec& model) {
+  return std::ranges::max(model.layers, {}, &LayerSpec::attention_window).attention_window;
+}
+
+// scaled_dot_product_attention needs a mask where causality alone does not say which keys count:
+// windows shorter than the sequence, and several documents in a row of tokens
+// (_ignore_causal_mask_sdpa). FlashAttention needs none.
+Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_window,
+            DType dtype) {
+  const InRow row(graph.tape, kMaskRow);
+  const bool is_partial =
+      job.profile.packed_sequences || (has_window && longest_window(job.model) <= sizes.sequence);
+  if (job.profile.attention_backend == AttentionBackend::kUnfused) {
+    return additive_mask(graph, sizes, dtype);
+  }
+  const bool takes_masks = job.profile.attention_backend == AttentionBackend::kAuto;
+  return is_partial && takes_masks ? byte_mask(graph, sizes) : Tensor{};
+}
+
+// LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.
+void make_rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType dtype,
+                 Shared& shared) {
+  const InRow row(graph.tape, kRotaryRow);
+  const eager::NoGrad no_grad(graph);
+  // Positions of each sequence are its own where they begin anew.
+  const std::int64_t elements =
+      (job.profile.packed_sequences ? sizes.tokens : sizes.sequence) * job.model.head_dim;
+  const Tensor angles = graph.make_product(elements / 2, DType::kFp32);
+  const Tensor both = graph.make(elements, DType::kFp32);
+  Tensor cosines = graph.make(elements, DType::kFp32);
+  cosines = eager::scale(graph, cosines);
+  Tensor sines = graph.make(elements, DType::kFp32);
+  sines = eager::scale(graph, sines);
+  shared.cosines = eager::to(graph, cosines, dtype);
+  shared.sines = eager::to(graph, sines, dtype);
+}
+
+}  // namespace
+
+SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSizes& sizes,
+                               const EndTypes& types) {
+  const ModelClass& family = class_of(job.model);
+  SharedByLayer shared;
+  auto& [without, with] = shared.by_window;
+  if (family.always_has_full_mask || has_layer(job.model, false)) {
+    without.mask = mask(graph, job, sizes, false, types.norms);
+  }
+  if (has_layer(job.model, true)) {
+    with.mask = mask(graph, job, sizes, true, types.norms);
+  }
+  if (!family.has_rotary_by_window) {
+    make_rotary(graph, job, sizes, types.table, without);
+    with.cosines = without.cosines;
+    with.sines = without.sines;
+    return shared;
+  }
+  for (const bool has_window : {false, true}) {
+    if (has_layer(job.model, has_window)) {
+      make_rotary(graph, job, sizes, types.table, shared.by_window[has_window ? 1 : 0]);
+    }
+  }
+  return shared;
+}
+
+}  // namespace shardplan::huggingface
