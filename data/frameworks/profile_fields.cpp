@@ -100,6 +100,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"divides_logits_gradient", &FrameworkProfile::divides_logits_gradient},
     {"makes_buckets_first", &FrameworkProfile::makes_buckets_first},
     {"flattens_on_gpu", &FrameworkProfile::flattens_on_gpu},
+    {"casts_divided_parameters", &FrameworkProfile::casts_divided_parameters},
+    {"persistent_elements", &FrameworkProfile::persistent_elements},
     {"moe_imbalance_factor", &FrameworkProfile::moe_imbalance_factor},
     {"moe_load_spread", &FrameworkProfile::moe_load_spread},
     {"moe_capacity_factor", &FrameworkProfile::moe_capacity_factor},

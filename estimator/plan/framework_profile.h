@@ -344,9 +344,11 @@ struct FrameworkProfile {
   bool offload_pin_memory = true;  // pin_memory of what is offloaded
   std::int64_t host_threads = 1;   // of a rank's optimizer on the host
   OverflowCheck overflow_check = OverflowCheck::kByExtremes;
-  bool divides_logits_gradient = false;  // by the microbatches, in a hook; else the loss itself is
-  bool makes_buckets_first = false;      // before the loss's backward, not at the first gradient
-  bool flattens_on_gpu = true;           // the model, where the GPU has room; else on the host
+  bool divides_logits_gradient = false;   // by the microbatches, in a hook; else the loss itself is
+  bool makes_buckets_first = false;       // before the loss's backward, not at the first gradient
+  bool flattens_on_gpu = true;            // the model, where the GPU has room; else on the host
+  bool casts_divided_parameters = false;  // ZeRO-3: adapters become bf16
+  std::int64_t persistent_elements = 100'000;  // stage3_param_persistence_threshold
 
   // Numbers, with their source in the profile's file.
   std::int64_t vocab_multiple = 128;       // vocabulary padded to this times tp; 1: no padding

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/units.h"
@@ -27,44 +28,17 @@ void add_records(std::span<const std::int64_t> kept, std::span<const std::int64_
 
 }  // namespace
 
-std::vector<std::int64_t> deepspeed_layer_tensors(const ModelSpec& model) {
-  const std::int64_t query = model.hidden * model.num_heads * model.head_dim;
-  const std::int64_t key = model.hidden * model.num_kv_heads * model.head_dim;
-  const std::int64_t ffn = model.hidden * model.ffn;
-  std::vector<std::int64_t> layer = {query, key, key, query};
-  if (model.qk_norm) {
-    layer.insert(layer.end(), 2, model.head_dim);
-  }
-  layer.insert(layer.end(), {ffn, ffn, ffn, model.hidden, model.hidden});
-  return layer;
-}
-
-std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model) {
-  const std::vector<std::int64_t> layer = deepspeed_layer_tensors(model);
-  const std::int64_t table = model.vocab * model.hidden;
-  std::vector<std::int64_t> tensors = {table};
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    tensors.insert(tensors.end(), layer.begin(), layer.end());
-  }
-  tensors.push_back(model.hidden);
-  if (!model.tied_embeddings) {
-    tensors.push_back(table);
-  }
-  return tensors;
-}
-
-std::vector<FlatRange> deepspeed_ranges(const ModelSpec& model) {
+std::vector<FlatRange> deepspeed_ranges(std::span<const std::int64_t> tensors) {
   std::vector<FlatRange> ranges;
   std::int64_t begin = 0;
-  for (const std::int64_t elements : deepspeed_tensors(model)) {
+  for (const std::int64_t elements : tensors) {
     ranges.push_back({.begin = begin, .end = begin + elements});
     begin += elements;
   }
   return ranges;
 }
 
-std::int64_t deepspeed_share(const ModelSpec& model, std::int64_t ranks) {
-  const std::vector<std::int64_t> tensors = deepspeed_tensors(model);
+std::int64_t deepspeed_share(std::span<const std::int64_t> tensors, std::int64_t ranks) {
   return div_ceil(std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0}), 2 * ranks) * 2;
 }
 
@@ -90,8 +64,9 @@ std::vector<std::int64_t> deepspeed_full_ranks(const Job& job, const Plan& plan)
   if (num_ranks <= kFew) {
     return all;
   }
-  const std::vector<FlatRange> tensors = deepspeed_ranges(job.model);
-  const std::int64_t share = deepspeed_share(job.model, num_ranks);
+  const std::vector<std::int64_t> trained = trained_tensors(job, plan);
+  const std::vector<FlatRange> tensors = deepspeed_ranges(trained);
+  const std::int64_t share = deepspeed_share(trained, num_ranks);
   const std::vector<std::int64_t> kept = deepspeed_kept_elements(tensors, share, num_ranks);
   std::vector<FlatRange> large;
   for (const FlatRange& tensor : tensors) {
@@ -156,12 +131,12 @@ bool overlaps_collectives(const Job& job, const Plan& plan) {
 
 // Gradients come in the reverse order of the tensors; a table that the head shares has the head's
 // work before them.
-ReducedBeside reduced_beside(const ModelSpec& model, std::int64_t bucket_elements) {
-  const std::vector<std::int64_t> tensors = deepspeed_tensors(model);
+ReducedBeside reduced_beside(std::span<const std::int64_t> tensors, bool ties_tables,
+                             std::int64_t bucket_elements) {
   const std::int64_t table = tensors.front();
   std::int64_t bucket = 0;
   std::int64_t reduced = 0;
-  std::int64_t made = model.tied_embeddings ? table : 0;
+  std::int64_t made = ties_tables ? table : 0;
   std::int64_t made_at_first = 0;
   for (std::size_t i = tensors.size() - 1; i > 0; --i) {
     made += tensors[i];

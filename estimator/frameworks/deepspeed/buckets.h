@@ -13,12 +13,6 @@
 
 namespace shardplan::deepspeed {
 
-// Elements of the model's tensors in the order in which the optimizer has them in one flat tensor:
-// the table; those of every layer; the final norm; the head, where it has a table of its own.
-std::vector<std::int64_t> deepspeed_tensors(const ModelSpec& model);
-// Of a layer: q, k, v, o, norms of q and of k where the model has them, gate, up, down, both norms.
-std::vector<std::int64_t> deepspeed_layer_tensors(const ModelSpec& model);
-
 // Elements [begin, end) of the flat tensor.
 struct FlatRange {
   std::int64_t begin = 0;
@@ -26,12 +20,12 @@ struct FlatRange {
 
   std::int64_t elements() const { return end - begin; }
 };
-// Of every tensor of deepspeed_tensors.
-std::vector<FlatRange> deepspeed_ranges(const ModelSpec& model);
+// Of tensors that lie one behind the other, by their elements.
+std::vector<FlatRange> deepspeed_ranges(std::span<const std::int64_t> tensors);
 
 // Elements of one rank's part of the flat tensor, which is aligned to pairs of them
 // (nccl_start_alignment_factor).
-std::int64_t deepspeed_share(const ModelSpec& model, std::int64_t ranks);
+std::int64_t deepspeed_share(std::span<const std::int64_t> tensors, std::int64_t ranks);
 
 // Elements of the whole tensors that parts reach into, by rank: gradients that it keeps.
 std::vector<std::int64_t> deepspeed_kept_elements(std::span<const FlatRange> tensors,
@@ -41,7 +35,8 @@ std::vector<std::int64_t> deepspeed_kept_elements(std::span<const FlatRange> ten
 // that keep more gradients than all behind them, which have reduced theirs sooner, or than all
 // before them, which ZeRO-1 reduces sooner where nothing overlaps; of all ranks, and of those that
 // reach into no tensor larger than a bucket, whose gradients wait in full. Buckets that hold hardly
-// a tensor may leave out one that has up to 0.3 % more. Of ZeRO-3 the first: all are alike.
+// a tensor, and mixtures of experts, may leave out one that has up to 0.3 % more. Of ZeRO-3 the
+// first: all are alike.
 std::vector<std::int64_t> deepspeed_full_ranks(const Job& job, const Plan& plan);
 
 // What ZeRO-1 and 2 copy flat, one copy after the other, to reduce the gradients of these tensors:
@@ -66,7 +61,8 @@ struct ReducedBeside {
   double of_elements = 0;  // share of all that is reduced beside a backward pass
   double of_backward = 0;  // share of the backward pass, by the elements whose gradients it makes
 };
-ReducedBeside reduced_beside(const ModelSpec& model, std::int64_t bucket_elements);
+ReducedBeside reduced_beside(std::span<const std::int64_t> tensors, bool ties_tables,
+                             std::int64_t bucket_elements);
 
 // Whether ZeRO-1 and 2 copy gradients to look for what is not finite (_has_inf_or_nan).
 bool copies_for_overflow_check(const Job& job, const Plan& plan);

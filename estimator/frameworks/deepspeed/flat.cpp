@@ -20,8 +20,7 @@ constexpr std::int64_t kFp64 = 8;
 // allocator (accelerator/cuda_accelerator.py, available_memory: what the driver calls free); else
 // the model goes to the host before.
 bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_bytes,
-                         std::span<const FlatRange> tensors) {
-  const std::int64_t half = bytes_of(activation_dtype(plan.precision));
+                         std::span<const ZeroTensor> tensors) {
   OutsideSum outside;
   add_outside(job, plan, 0, outside);
   const std::int64_t free = device_capacity_bytes(job.cluster) - outside.bytes();
@@ -29,14 +28,17 @@ bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_byt
   const auto fits = [&](std::int64_t bytes) {
     return allocator.allocate(bytes) != CachingAllocator::kNone;
   };
-  return std::ranges::all_of(
-             tensors, [&](const FlatRange& tensor) { return fits(half * tensor.elements()); }) &&
+  return std::ranges::all_of(tensors,
+                             [&](const ZeroTensor& tensor) {
+                               return fits(bytes_of(tensor.dtype) * tensor.elements);
+                             }) &&
          fits(flat_bytes);
 }
 
 }  // namespace
 
-FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape)
+FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape,
+                   const std::vector<ZeroTensor>& tensors)
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       keeps_gradients_(plan.zero == 1),
@@ -47,14 +49,20 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::T
       offloads_(plan.offload.optimizer > 0),
       checks_offloaded_by_copies_(job.profile.overflow_check != OverflowCheck::kByExtremes),
       bucket_elements_(job.profile.reduce_bucket_elements),
-      ranges_(deepspeed_ranges(job.model)),
-      rank_(rank),
-      gradients_(ranges_.size()) {
+      rank_(rank) {
+  std::vector<std::int64_t> trained;
+  for (const ZeroTensor& tensor : tensors) {
+    if (tensor.is_trained) {
+      trained.push_back(tensor.elements);
+    }
+  }
+  ranges_ = deepspeed_ranges(trained);
+  gradients_.resize(ranges_.size());
   const std::int64_t ranks = dense_shard_size(job, plan);
-  share_ = deepspeed_share(job.model, ranks);
+  share_ = deepspeed_share(trained, ranks);
   flat_elements_ = share_ * ranks;
   flattens_on_gpu_ = job.profile.flattens_on_gpu &&
-                     has_room_to_flatten(job, plan, half_ * flat_elements_, ranges_);
+                     has_room_to_flatten(job, plan, half_ * flat_elements_, tensors);
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const FlatRange& range = ranges_[i];
     if (is_kept(static_cast<std::int64_t>(i))) {
@@ -79,8 +87,6 @@ std::int64_t FlatZero::part_of(std::int64_t parameter) const {
   return std::min(range.end, (rank_ + 1) * share_) - std::max(range.begin, rank_ * share_);
 }
 
-// Offloaded parts are converted on the host; temp_grad_buffer_for_gpu_offload is where accumulated
-// gradients come back.
 void FlatZero::build() {
   std::vector<TapeTensor> model;
   if (flattens_on_gpu_) {
@@ -88,8 +94,16 @@ void FlatZero::build() {
       model.push_back(make_as(tape_, TapeRow::kModel, half_ * range.elements()));
     }
   }
+  flatten([&] {
+    for (TapeTensor& tensor : model) { tape_.free(tensor); }
+  });
+}
+
+// Offloaded parts are converted on the host; temp_grad_buffer_for_gpu_offload is where accumulated
+// gradients come back.
+void FlatZero::flatten(const std::function<void()>& drop_tensors) {
   make_as(tape_, TapeRow::kParameters, half_ * flat_elements_);
-  for (TapeTensor& tensor : model) { tape_.free(tensor); }
+  drop_tensors();
   TapeTensor part = make_as(tape_, TapeRow::kPartCopies, half_ * share_);
   if (offloads_) {
     tape_.free(part);
@@ -115,17 +129,17 @@ void FlatZero::set_up_buckets() {
 
 // The call of the whole model is where the backward pass begins.
 void FlatZero::before_backward(const ModuleCall& call) {
-  if (makes_buckets_first_ && call.module == Module::kCausalLm) {
+  if (makes_buckets_first_ && call.module == ModuleCall::kWholeModel) {
     set_up_buckets();
   }
 }
 
-void FlatZero::take(std::int64_t parameter, TapeTensor gradient) {
-  TapeTensor& held = gradients_[static_cast<std::size_t>(parameter)];
-  if (held.id != 0) {
-    tape_.free(gradient);
+void FlatZero::take(std::int64_t parameter, eager::Tensor gradient) {
+  eager::Tensor& held = gradients_[static_cast<std::size_t>(parameter)];
+  if (held.is_defined()) {
+    gradient = {};
   } else {
-    held = gradient;
+    held = std::move(gradient);
   }
   set_up_buckets();
   if (!keeps_gradients_ || (overlaps_ && is_boundary_)) {
@@ -140,7 +154,7 @@ void FlatZero::add_to_bucket(std::int64_t parameter) {
     reduce_bucket();
   }
   if (elements <= bucket_elements_) {
-    tape_.free(gradients_[static_cast<std::size_t>(parameter)]);  // copied
+    gradients_[static_cast<std::size_t>(parameter)] = {};  // copied
   }
   bucket_.elements += elements;
   bucket_.parameters.push_back(parameter);
@@ -168,7 +182,7 @@ void FlatZero::reduce_bucket() {
       partition_ = make_as(tape_, TapeRow::kGradientPart, half_ * kept_elements_, reduce_stream_);
     }
     if (keeps || !keeps_gradients_) {
-      tape_.free(gradients_[static_cast<std::size_t>(parameter)]);
+      gradients_[static_cast<std::size_t>(parameter)] = {};
     }
   }
   bucket_ = {};
@@ -206,20 +220,23 @@ void FlatZero::end_backward() {
     accumulated_ = std::exchange(partition_, {});
   }
   tape_.free(buffers_[0], buffers_[1], partition_);
-  for (TapeTensor& gradient : gradients_) { tape_.free(gradient); }
+  for (eager::Tensor& gradient : gradients_) { gradient = {}; }
   has_buckets_ = false;
 }
 
 // _has_inf_or_nan, where it copies.
 void FlatZero::check_overflow(std::int64_t elements, AllocationStream stream) {
   const InRow row(tape_, TapeRow::kStepCheck);
-  TapeTensor copy = tape_.make(kFp32 * elements, stream);
-  TapeTensor nans = tape_.make(elements, stream);
-  TapeTensor magnitude = tape_.make(kFp32 * elements, stream);
-  TapeTensor infinities = tape_.make(elements, stream);
+  const auto make = [&](std::int64_t bytes) {
+    return tape_.make_typed(bytes, text_of(TapeRow::kStepCheck).dtype, stream);
+  };
+  TapeTensor copy = make(kFp32 * elements);
+  TapeTensor nans = make(elements);
+  TapeTensor magnitude = make(kFp32 * elements);
+  TapeTensor infinities = make(elements);
   tape_.free(magnitude);
-  TapeTensor either = tape_.make(elements, stream);
-  TapeTensor numbers = tape_.make(kFp32 * elements, stream);
+  TapeTensor either = make(elements);
+  TapeTensor numbers = make(kFp32 * elements);
   tape_.free(numbers, copy, nans, infinities, either);
 }
 

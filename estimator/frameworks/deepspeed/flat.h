@@ -5,23 +5,28 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
-#include "estimator/frameworks/deepspeed/llama.h"
 #include "estimator/frameworks/deepspeed/tape.h"
+#include "estimator/frameworks/deepspeed/zero.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::deepspeed {
 
 class FlatZero final : public DeepspeedZero {
  public:
-  FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape);
+  FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape,
+           const std::vector<ZeroTensor>& tensors);
 
-  // The model tensor by tensor, the flat one, this rank's part in fp32.
-  void build() override;
+  // The trained tensors one by one, the flat one, this rank's part in fp32.
+  void build();
+  bool flattens_on_gpu() const { return flattens_on_gpu_; }
+  // Of tensors that are there and go.
+  void flatten(const std::function<void()>& drop_tensors);
   void before_backward(const ModuleCall& call) override;
-  void take(std::int64_t parameter, TapeTensor gradient) override;
+  void take(std::int64_t parameter, eager::Tensor gradient) override;
   void begin_microbatch(bool is_last) override { is_boundary_ = is_last; }
   void end_backward() override;
   void step() override;
@@ -53,7 +58,7 @@ class FlatZero final : public DeepspeedZero {
   bool offloads_ = false;
   bool checks_offloaded_by_copies_ = false;  // in every precision
   std::int64_t bucket_elements_ = 0;
-  std::vector<FlatRange> ranges_;   // by parameter
+  std::vector<FlatRange> ranges_;   // by trained parameter
   std::int64_t flat_elements_ = 0;  // aligned to ranks
   std::int64_t share_ = 0;
   std::int64_t rank_ = 0;
@@ -65,10 +70,10 @@ class FlatZero final : public DeepspeedZero {
   bool has_moments_ = false;
   TapeTensor buffers_[2];
   Bucket bucket_;
-  std::vector<TapeTensor> gradients_;  // .grad, by parameter
-  TapeTensor partition_;               // grads_in_partition
-  TapeTensor accumulated_;             // of the microbatches before
-  std::vector<TapeTensor> norms_;      // of gradients that have gone to the host
+  std::vector<eager::Tensor> gradients_;  // .grad, by parameter
+  TapeTensor partition_;                  // grads_in_partition
+  TapeTensor accumulated_;                // of the microbatches before
+  std::vector<TapeTensor> norms_;         // of gradients that have gone to the host
 };
 
 }  // namespace shardplan::deepspeed

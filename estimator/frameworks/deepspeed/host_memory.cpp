@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 #include <vector>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
 #include "estimator/frameworks/deepspeed/state.h"
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/plan/units.h"
@@ -26,10 +28,10 @@ std::int64_t held(const Job& job, std::int64_t bytes) {
 
 // Whole tensors that a rank's share reaches into, where microbatches are added up
 // (accumulated_grads_in_cpu); of the rank that has the most.
-std::int64_t accumulated_bytes(const Job& job, std::int64_t half, std::int64_t share,
-                               std::int64_t ranks) {
+std::int64_t accumulated_bytes(const Job& job, std::span<const std::int64_t> trained,
+                               std::int64_t half, std::int64_t share, std::int64_t ranks) {
   std::vector<std::int64_t> bytes(static_cast<std::size_t>(ranks), 0);
-  for (const FlatRange& tensor : deepspeed_ranges(job.model)) {
+  for (const FlatRange& tensor : deepspeed_ranges(trained)) {
     for (std::int64_t rank = tensor.begin / share; rank * share < tensor.end; ++rank) {
       bytes[static_cast<std::size_t>(rank)] += held(job, half * tensor.elements());
     }
@@ -44,24 +46,32 @@ std::int64_t flat_bytes(const Job& job, const Plan& plan, std::int64_t half) {
     return 0;
   }
   const std::int64_t ranks = dense_shard_size(job, plan);
-  const std::int64_t share = deepspeed_share(job.model, ranks);
-  const std::int64_t largest = std::ranges::max(deepspeed_tensors(job.model));
+  const std::vector<std::int64_t> trained = trained_tensors(job, plan);
+  const std::int64_t share = deepspeed_share(trained, ranks);
+  const std::int64_t largest = std::ranges::max(trained);
   return 2 * held(job, kFp32 * share) + kMoments * share + held(job, half * share) +
          held(job, half * largest) +
-         (num_microbatches(job, plan) > 1 ? accumulated_bytes(job, half, share, ranks) : 0);
+         (num_microbatches(job, plan) > 1 ? accumulated_bytes(job, trained, half, share, ranks)
+                                          : 0);
 }
 
 // By sub-groups: main parameters and moments of those on the host, gradients in fp32 of all, which
-// those on the GPU had on the host first; gradients in bf16. Offloaded parameters lie in one tensor
-// that is always page-locked, and lay one by one before (zero.Init).
+// those on the GPU had on the host first; gradients in bf16. Offloaded parameters that are trained
+// lie in one tensor that is always page-locked, and lay one by one before (zero.Init), as frozen
+// ones still do.
 std::int64_t partitioned_bytes(const Job& job, const Plan& plan, std::int64_t half) {
   const std::int64_t ranks = dense_shard_size(job, plan);
   std::int64_t parts = 0;
   std::int64_t one_by_one = 0;
-  for (const std::int64_t elements : deepspeed_tensors(job.model)) {
-    const std::int64_t part = div_ceil(elements, ranks);
-    parts += part;
-    one_by_one += job.profile.offload_pin_memory ? page_locked(half * part) : 0;
+  for (const ZeroTensor& tensor : held_tensors(job, plan)) {
+    const std::int64_t part = div_ceil(tensor.elements, ranks);
+    const std::int64_t bytes_of_part = bytes_of(tensor.dtype) * part;
+    parts += tensor.is_trained ? part : 0;
+    if (job.profile.offload_pin_memory) {
+      one_by_one += page_locked(bytes_of_part);
+    } else if (!tensor.is_trained) {
+      one_by_one += bytes_of_part;
+    }
   }
   std::int64_t bytes = plan.offload.parameters ? page_locked(half * parts) + one_by_one : 0;
   if (plan.offload.optimizer == 0) {

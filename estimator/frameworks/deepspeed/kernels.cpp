@@ -5,6 +5,9 @@
 #include "estimator/frameworks/deepspeed/host.h"
 #include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"
 
@@ -35,11 +38,24 @@ Passes head_norm(const Job& job, double e) {
   return huggingface_head_norm(e);
 }
 
+// Of Gemma's models, and where weights are frozen.
+void adjust_norm(Passes& norm, const Job& job, double e) {
+  const bool is_gemma = huggingface::class_of(job.model).norm == huggingface::NormKind::kGemma;
+  norm = is_gemma ? huggingface_gemma_norm(norm, e) : norm;
+  norm = job.model.norms_per_layer > 2 ? huggingface_four_norms(norm, e) : norm;
+  if (job.adapters.rank > 0) {
+    norm = huggingface_frozen_norm(norm, is_gemma ? number(bytes_of(DType::kFp32)) : e);
+  }
+}
+
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   LayerKernels kernels = uses_liger(job) ? liger_kernels(e) : huggingface_kernels(e);
   if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + head_norm(job, e);
+  }
+  if (!uses_liger(job)) {
+    adjust_norm(kernels.norm, job, e);
   }
   return kernels;
 }
@@ -86,8 +102,14 @@ constinit const BlockKernels kKernels = {
     .host = kHost,
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
+    .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
+    .add_beside_products = huggingface::add_beside_products,
     .attention_kernels = asked_attention_backend,
-    .table_gradient = [](const Job&, const Plan& plan) { return touched_table_gradient(plan); },
+    .expert_exchange = huggingface::expert_exchange,
+    .table_gradient =
+        [](const Job& job, const Plan& plan) {
+          return job.adapters.rank > 0 ? TableGradientKernels{} : touched_table_gradient(plan);
+        },
     .loss = loss_kernels};
 
 }  // namespace shardplan::deepspeed

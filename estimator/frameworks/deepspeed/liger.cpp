@@ -22,8 +22,8 @@ std::int64_t liger_chunk_tokens(std::int64_t tokens, const ModelSpec& model) {
   return std::min(tokens, rounded);
 }
 
-LigerLlama::LigerLlama(const Job& job, const LlamaSizes& sizes, bool checkpoints,
-                       eager::Tape& tape, DeepspeedZero& hooks)
+LigerLlama::LigerLlama(const Job& job, const LlamaSizes& sizes, bool checkpoints, eager::Tape& tape,
+                       DeepspeedZero& hooks)
     : EagerLlama(sizes, checkpoints, tape, hooks),
       tokens_(sizes.norm.statistics / kFp32),
       chunk_tokens_(liger_chunk_tokens(tokens_, job.model)),
@@ -33,7 +33,7 @@ LigerLlama::LigerLlama(const Job& job, const LlamaSizes& sizes, bool checkpoints
 ModuleCall LigerLlama::call(Module module, std::int64_t layer) const {
   ModuleCall found = EagerLlama::call(module, layer);
   if (module == Module::kCausalLm) {
-    found.parameter = EagerLlama::call(Module::kHead).parameter;
+    found.parameters = EagerLlama::call(Module::kHead).parameters;
     found.is_external = true;
   }
   return found;
@@ -42,7 +42,8 @@ ModuleCall LigerLlama::call(Module module, std::int64_t layer) const {
 // Up to 0.8.4 a model that is there already keeps its norms of heads (transformers/monkey_patch.py,
 // apply_liger_kernel_to_qwen3).
 bool LigerLlama::keeps_plain(const ModuleCall& norm) const {
-  return is_through_082_ && (norm.module == Module::kQueryNorm || norm.module == Module::kKeyNorm);
+  const auto module = static_cast<Module>(norm.module);
+  return is_through_082_ && (module == Module::kQueryNorm || module == Module::kKeyNorm);
 }
 
 // Saves its input and the reciprocal root in fp32 of every row.
@@ -76,7 +77,7 @@ TapeTensor LigerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   TapeTensor sum = tape_.make(columns);
   const TapeTensor of_weight = make_as(tape_, TapeRow::kWeightGradients, parameter_bytes(norm));
   tape_.free(sum, parts, tensors.input, tensors.root);
-  hooks_.take(norm.parameter, of_weight);
+  take(norm, of_weight);
   hooks_.after_backward(norm);
   return std::exchange(of_output, {});
 }
@@ -98,7 +99,8 @@ TapeTensor LigerLlama::gate_gradient(std::int64_t, LlamaLayer& layer) {
 
 // One buffer of logits, over which their gradient is written; products add up where they belong.
 void LigerLlama::all_chunks() {
-  TapeTensor logits = make_as(tape_, TapeRow::kLogitsChunk, sizes_.logits / tokens_ * chunk_tokens_);
+  TapeTensor logits =
+      make_as(tape_, TapeRow::kLogitsChunk, sizes_.logits / tokens_ * chunk_tokens_);
   tape_.free(logits);
 }
 
@@ -111,7 +113,8 @@ void LigerLlama::chunk_by_chunk() {
     const std::int64_t tokens = std::min(chunk_tokens_, tokens_ - first);
     TapeTensor logits = make_as(tape_, TapeRow::kLogitsChunk, sizes_.logits / tokens_ * tokens);
     tape_.free(before);
-    TapeTensor hidden = make_as(tape_, TapeRow::kHiddenGradient, sizes_.sequence / tokens_ * tokens);
+    TapeTensor hidden =
+        make_as(tape_, TapeRow::kHiddenGradient, sizes_.sequence / tokens_ * tokens);
     tape_.free(hidden);
     TapeTensor product = make_as(tape_, TapeRow::kWeightGradients, table);
     TapeTensor wide = make_as(tape_, TapeRow::kWideHeadGradient, kWiden * table);

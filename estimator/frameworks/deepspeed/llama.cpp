@@ -1,8 +1,9 @@
 #include "estimator/frameworks/deepspeed/llama.h"
 
+#include <numeric>
 #include <utility>
 
-#include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/table_gradient.h"
 #include "estimator/ledger/block_rows.h"
 
@@ -42,6 +43,13 @@ LlamaSizes::LlamaSizes(const Job& job, const Plan& plan) {
   for (std::int64_t& bytes : parameters) { bytes *= half; }
 }
 
+EagerLlama::EagerLlama(const LlamaSizes& sizes, bool checkpoints, eager::Tape& tape,
+                       DeepspeedZero& hooks)
+    : sizes_(sizes), checkpoints_(checkpoints), tape_(tape), hooks_(hooks) {
+  places_.resize(sizes.parameters.size());
+  std::iota(places_.begin(), places_.end(), std::int64_t{0});
+}
+
 // In the order of deepspeed_tensors.
 ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
   const std::int64_t head_norms = sizes_.norms_heads ? 2 : 0;
@@ -49,7 +57,9 @@ ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
   const std::int64_t first = 1 + per_layer * layer;
   const std::int64_t ffn = first + 4 + head_norms;
   const auto of = [&](std::int64_t parameter) {
-    return ModuleCall{.module = module, .parameter = parameter};
+    return ModuleCall{
+        .module = static_cast<std::int64_t>(module),
+        .parameters = std::span(places_).subspan(static_cast<std::size_t>(parameter), 1)};
   };
   switch (module) {
     case Module::kEmbedding: return of(0);
@@ -74,11 +84,11 @@ ModuleCall EagerLlama::call(Module module, std::int64_t layer) const {
     case Module::kFfn:
     case Module::kActivation: break;
   }
-  return of(ModuleCall::kNoParameter);
+  return {.module = static_cast<std::int64_t>(module), .parameters = {}};
 }
 
 const NormSizes& EagerLlama::sizes_of(const ModuleCall& norm) const {
-  switch (norm.module) {
+  switch (static_cast<Module>(norm.module)) {
     case Module::kQueryNorm: return sizes_.query_norm;
     case Module::kKeyNorm: return sizes_.key_norm;
     default: return sizes_.norm;

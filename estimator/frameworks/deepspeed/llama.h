@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "estimator/frameworks/deepspeed/tape.h"
+#include "estimator/frameworks/deepspeed/zero.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::deepspeed {
 
-// Modules whose calls ZeRO-3 hooks into; all but the first four and the last two once a layer.
+// Modules whose calls ZeRO-3 hooks into, the whole model first; all but the first four and the last
+// two once a layer.
 enum class Module {
   kCausalLm,
   kModel,
@@ -36,35 +38,6 @@ enum class Module {
   kDown,
   kFinalNorm,
   kHead,
-};
-
-// A call of a module; its parameter by its place in deepspeed_tensors, kNoParameter: it has none.
-struct ModuleCall {
-  static constexpr std::int64_t kNoParameter = -1;
-  Module module = Module::kCausalLm;
-  std::int64_t parameter = kNoParameter;
-  // It is another module's: nobody knows before it has been read once.
-  bool is_external = false;
-};
-
-// A ZeRO optimizer around the model's work.
-class DeepspeedZero {
- public:
-  virtual ~DeepspeedZero() = default;
-  virtual void build() = 0;
-  // `is_last`: of a step.
-  virtual void begin_microbatch(bool is_last) = 0;
-  virtual void end_backward() = 0;
-  virtual void step() = 0;
-
-  virtual void before_forward(const ModuleCall&) {}
-  // A call that is running reads its external parameter.
-  virtual void read_external(const ModuleCall&) {}
-  virtual void after_forward(const ModuleCall&) {}
-  virtual void before_backward(const ModuleCall&) {}
-  virtual void after_backward(const ModuleCall&) {}
-  // A parameter's gradient has been accumulated.
-  virtual void take(std::int64_t parameter, TapeTensor gradient) = 0;
 };
 
 // Of a norm: of its input, of one fp32 value for every row of it, and for every column.
@@ -114,8 +87,7 @@ struct LlamaLayer {
 // The model of transformers, one kernel an operator; what other kernels do otherwise is virtual.
 class EagerLlama {
  public:
-  EagerLlama(const LlamaSizes& sizes, bool checkpoints, eager::Tape& tape, DeepspeedZero& hooks)
-      : sizes_(sizes), checkpoints_(checkpoints), tape_(tape), hooks_(hooks) {}
+  EagerLlama(const LlamaSizes& sizes, bool checkpoints, eager::Tape& tape, DeepspeedZero& hooks);
   virtual ~EagerLlama() = default;
 
   // One microbatch, to its loss and back.
@@ -142,6 +114,7 @@ class EagerLlama {
 
   const NormSizes& sizes_of(const ModuleCall& norm) const;
   std::int64_t parameter_bytes(const ModuleCall& call) const;
+  void take(const ModuleCall& call, TapeTensor gradient);
   // Of a product's weight: DeepSpeed takes it, but for the first of tied tables.
   void take_gradient(const ModuleCall& linear, TapeTensor of_weight);
 
@@ -176,6 +149,7 @@ class EagerLlama {
   TapeTensor head_backward();
   void embedding_backward(TapeTensor& gradient);
 
+  std::vector<std::int64_t> places_;  // of every parameter
   std::vector<LlamaLayer> layers_;
   TapeTensor token_ids_, cosines_, sines_, log_softmax_;
   TapeTensor tied_gradient_;  // of the head, until the embedding's is added

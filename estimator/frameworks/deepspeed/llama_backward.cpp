@@ -11,7 +11,11 @@ constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 }  // namespace
 
 std::int64_t EagerLlama::parameter_bytes(const ModuleCall& call) const {
-  return sizes_.parameters[static_cast<std::size_t>(call.parameter)];
+  return sizes_.parameters[static_cast<std::size_t>(call.parameters.front())];
+}
+
+void EagerLlama::take(const ModuleCall& call, TapeTensor gradient) {
+  hooks_.take(call.parameters.front(), held(tape_, gradient));
 }
 
 TapeTensor EagerLlama::weight_gradient(const ModuleCall& linear) {
@@ -20,10 +24,10 @@ TapeTensor EagerLlama::weight_gradient(const ModuleCall& linear) {
 }
 
 void EagerLlama::take_gradient(const ModuleCall& linear, TapeTensor of_weight) {
-  if (linear.module == Module::kHead && sizes_.ties_tables) {
+  if (static_cast<Module>(linear.module) == Module::kHead && sizes_.ties_tables) {
     tied_gradient_ = of_weight;
   } else {
-    hooks_.take(linear.parameter, of_weight);
+    take(linear, of_weight);
   }
 }
 
@@ -51,7 +55,7 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   TapeTensor products = make_as(tape_, TapeRow::kNormGradients, input);
   const TapeTensor of_weight = make_as(tape_, TapeRow::kWeightGradients, parameter_bytes(norm));
   tape_.free(products, of_output, tensors.normed);
-  hooks_.take(norm.parameter, of_weight);
+  take(norm, of_weight);
   TapeTensor of_scaled = tape_.make(wide);
   tape_.free(of_normed);
   TapeTensor of_roots = tape_.make(wide);
@@ -229,7 +233,7 @@ void EagerLlama::embedding_backward(TapeTensor& gradient) {
     tape_.free(of_table);
     of_table = std::exchange(tied_gradient_, {});
   }
-  hooks_.take(embedding.parameter, of_table);
+  take(embedding, of_table);
 }
 
 void EagerLlama::backward() {

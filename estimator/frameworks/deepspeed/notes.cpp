@@ -10,6 +10,11 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
       "head");
   add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
       "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (job.adapters.rank > 0) {
+    add("the host's time is that of layers without adapters, whose products have hooks of their "
+        "own: "
+        "it decides only where kernels are short");
+  }
   if (plan.offload.optimizer > 0 && job.profile.host_threads == 1) {
     add("the optimizer on the host has one thread a rank, which torchrun and accelerate set where "
         "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "

@@ -7,10 +7,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <span>
+#include <unordered_set>
 #include <vector>
 
-#include "estimator/frameworks/deepspeed/llama.h"
 #include "estimator/frameworks/deepspeed/tape.h"
+#include "estimator/frameworks/deepspeed/zero.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::deepspeed {
@@ -26,39 +29,47 @@ DividedTensors zero3_divided_tensors(const Job& job);
 
 class PartitionedZero final : public DeepspeedZero {
  public:
-  PartitionedZero(const Job& job, const Plan& plan, eager::Tape& tape);
+  PartitionedZero(const Job& job, const Plan& plan, eager::Tape& tape,
+                  std::vector<ZeroTensor> tensors);
 
-  void build() override;
+  void build();
   void begin_microbatch(bool is_last) override;
   void end_backward() override;
   void step() override;
-  void before_forward(const ModuleCall& call) override { fetch(call); }
+  void before_forward(const ModuleCall& call) override;
   void read_external(const ModuleCall& call) override;
   void after_forward(const ModuleCall& call) override { release(call); }
   void before_backward(const ModuleCall& call) override;
   void after_backward(const ModuleCall& call) override;
-  void take(std::int64_t parameter, TapeTensor gradient) override;
+  void take(std::int64_t parameter, eager::Tensor gradient) override;
 
  private:
   enum class Status { kAway, kInFlight, kHere };
   struct Parameter {
-    std::int64_t elements = 0;
+    ZeroTensor whole;
     std::int64_t part = 0;  // elements on every rank
     bool persists = false;
     Status status = Status::kAway;
-    TapeTensor gathered = {};
-    std::size_t gather = 0;        // the one that it is in flight with
-    std::int64_t fetched_for = 0;  // the last call that it has been taken off the queue for
-    std::int64_t num_active = 0;   // calls of modules that use it now
-    TapeTensor gradient = {};
+    std::size_t gather = 0;             // the one that it is in flight with
+    std::int64_t fetched_for = 0;       // the last call that it has been taken off the queue for
+    std::vector<std::int64_t> users{};  // modules that run and use it
+    eager::Tensor gradient{};
+
+    std::int64_t part_bytes() const { return bytes_of(whole.dtype) * part; }
   };
-  // Parameters gathered at once lie in one flat tensor until each has been waited for.
+  // Parameters gathered at once lie in flat tensors until each has been waited for.
   struct Gather {
     std::vector<std::int64_t> parameters;
-    TapeTensor flat = {};
-    TapeTensor own_part = {};  // from the host
+    std::vector<TapeTensor> flat;  // one of each type
+    TapeTensor own_part = {};      // from the host
     std::int64_t num_awaited = 0;
     bool is_complete = false;
+  };
+  // A module that runs backward, and frozen parameters that have been brought for layers that run
+  // again within it.
+  struct ActiveBackward {
+    ModuleCall call;
+    std::vector<std::int64_t> recomputed;
   };
   struct QueuedParameter {
     std::int64_t parameter = 0;
@@ -66,12 +77,19 @@ class PartitionedZero final : public DeepspeedZero {
   };
 
   Parameter& at(std::int64_t parameter) { return parameters_[static_cast<std::size_t>(parameter)]; }
-  bool is_unknown(const ModuleCall& call) const { return call.is_external && !knows_external_; }
+  bool is_unknown(const ModuleCall& call) const {
+    return call.is_external && !known_externals_.contains(call.module);
+  }
   bool has_trace() const { return num_microbatches_ > 1; }
-  void gather(const std::vector<std::int64_t>& parameters);
+  void fill(const Parameter& parameter, std::int64_t bytes, AllocationStream stream);
+  void gather(std::span<const std::int64_t> parameters);
+  TapeTensor bring_part(const Parameter& parameter);
+  void gather_flat(Gather& gather, DType dtype);
   void await(std::int64_t parameter);
   void prefetch();
   void fetch(const ModuleCall& call);
+  void use(std::int64_t parameter, std::int64_t module);
+  void take_off_queue(std::span<const std::int64_t> parameters);
   bool is_needed_soon(std::int64_t parameter) const;
   void release(const ModuleCall& call);
   void drop(Parameter& parameter);
@@ -97,20 +115,20 @@ class PartitionedZero final : public DeepspeedZero {
   std::vector<Parameter> parameters_;
   std::vector<Gather> gathers_;
 
-  std::vector<std::int64_t> trace_;    // parameters of the calls of one microbatch, in order
-  std::deque<QueuedParameter> queue_;  // not yet asked for
+  std::vector<std::span<const std::int64_t>> trace_;  // parameters of one microbatch's calls
+  std::deque<QueuedParameter> queue_;                 // not yet asked for
   std::int64_t num_microbatches_ = 0;
   std::int64_t num_of_step_ = 0;  // microbatches begun
   bool is_boundary_ = false;
   std::int64_t call_ = 0;
   std::int64_t available_elements_ = 0;
-  std::vector<ModuleCall> active_backward_;
+  std::vector<ActiveBackward> active_backward_;
   std::vector<std::int64_t> bucket_;
   std::int64_t bucketed_elements_ = 0;
   bool has_moments_ = false;
-  bool knows_external_ = false;    // the external parameter has been read
-  TapeTensor leaving_;             // the gradient that went to the host last
-  std::vector<TapeTensor> norms_;  // of gradients that have gone there
+  std::unordered_set<std::int64_t> known_externals_;  // modules that have read theirs
+  TapeTensor leaving_;                                // the gradient that went to the host last
+  std::vector<TapeTensor> norms_;                     // of gradients that have gone there
 };
 
 }  // namespace shardplan::deepspeed

@@ -3,6 +3,7 @@
 #include "estimator/frameworks/deepspeed/partitioned.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shardplan::deepspeed {
 namespace {
@@ -16,15 +17,15 @@ constexpr std::int64_t kNormElements = 250'000'000;
 }  // namespace
 
 // __add_grad_to_ipg_bucket
-void PartitionedZero::take(std::int64_t parameter, TapeTensor gradient) {
-  const std::int64_t elements = at(parameter).elements;
+void PartitionedZero::take(std::int64_t parameter, eager::Tensor gradient) {
+  const std::int64_t elements = at(parameter).whole.elements;
   if (bucketed_elements_ > 0 && bucketed_elements_ + elements > bucket_elements_) {
     reduce_bucket();
   }
   if (bucketed_elements_ + elements <= bucket_elements_) {
-    tape_.free(gradient);  // copied
+    gradient = {};  // copied
   }
-  at(parameter).gradient = gradient;
+  at(parameter).gradient = std::move(gradient);
   bucket_.push_back(parameter);
   bucketed_elements_ += elements;
 }
@@ -34,7 +35,7 @@ void PartitionedZero::take(std::int64_t parameter, TapeTensor gradient) {
 void PartitionedZero::reduce_bucket() {
   std::int64_t elements = 0;
   for (const std::int64_t i : bucket_) { elements += ranks_ * at(i).part; }
-  const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
+  const bool in_place = bucket_.size() == 1 && at(bucket_.front()).whole.elements == elements;
   TapeTensor flat =
       make_as(tape_, TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
   std::ranges::sort(bucket_);
@@ -42,7 +43,7 @@ void PartitionedZero::reduce_bucket() {
     if (offloads_optimizer_) {
       move_to_host(at(i));
     }
-    tape_.free(at(i).gradient);
+    at(i).gradient = {};
   }
   tape_.free(leaving_, flat);
   bucket_.clear();
@@ -77,10 +78,12 @@ void PartitionedZero::move_to_host(const Parameter& parameter) {
 // Modules whose inputs have no gradients are released at the end (release_backward_leftovers).
 void PartitionedZero::end_backward() {
   reduce_bucket();
-  for (const ModuleCall& call : active_backward_) {
-    if (call.parameter != ModuleCall::kNoParameter) {
-      Parameter& parameter = at(call.parameter);
-      parameter.num_active = 0;
+  for (const ActiveBackward& active : active_backward_) {
+    std::vector<std::int64_t> left(active.call.parameters.begin(), active.call.parameters.end());
+    left.insert(left.end(), active.recomputed.begin(), active.recomputed.end());
+    for (const std::int64_t i : left) {
+      Parameter& parameter = at(i);
+      std::erase(parameter.users, active.call.module);
       if (!parameter.persists) {
         drop(parameter);
       }
@@ -91,11 +94,17 @@ void PartitionedZero::end_backward() {
 
 void PartitionedZero::step() {
   num_of_step_ = 0;
-  for (Parameter& parameter : parameters_) { drop(parameter); }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {  // release_and_reset_all
+    await(static_cast<std::int64_t>(i));
+    parameters_[i].users.clear();
+    drop(parameters_[i]);
+  }
   if (!offloads_optimizer_) {
     for (const Parameter& parameter : parameters_) {
-      TapeTensor wide = make_as(tape_, TapeRow::kStepNorms, kFp64 * parameter.part);
-      tape_.free(wide);
+      if (parameter.whole.is_trained) {
+        TapeTensor wide = make_as(tape_, TapeRow::kStepNorms, kFp64 * parameter.part);
+        tape_.free(wide);
+      }
     }
   }
   for (std::size_t i = 0; i < num_on_gpu_; ++i) { update(i); }
@@ -119,7 +128,8 @@ void PartitionedZero::update(std::size_t sub_group) {
     make_as(tape_, TapeRow::kExpAvg, kFp32 * elements);
     make_as(tape_, TapeRow::kExpAvgSq, kFp32 * elements);
   }
-  TapeTensor roots = make_as(tape_, TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
+  TapeTensor roots =
+      make_as(tape_, TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
   tape_.free(roots, gradient);
 }
 
@@ -129,12 +139,11 @@ void PartitionedZero::gather_persistent() {
   std::vector<TapeTensor> parts;
   for (const Parameter& parameter : parameters_) {
     const bool comes = parameter.persists && offloads_parameters_ && ranks_ > 1;
-    parts.push_back(make_as(tape_, TapeRow::kOnItsWay, comes ? half_ * parameter.part : 0));
+    parts.push_back(make_as(tape_, TapeRow::kOnItsWay, comes ? parameter.part_bytes() : 0));
   }
   for (Parameter& parameter : parameters_) {
     if (parameter.persists) {
-      parameter.gathered =
-          make_as(tape_, TapeRow::kGathered, gathers ? half_ * ranks_ * parameter.part : 0);
+      fill(parameter, gathers ? ranks_ * parameter.part_bytes() : 0, AllocationStream::kCompute);
       parameter.status = Status::kHere;
     }
   }

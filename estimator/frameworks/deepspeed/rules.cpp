@@ -3,13 +3,21 @@
 #include "estimator/frameworks/deepspeed/rules.h"
 
 #include <array>
+#include <string>
 
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/eager_rules.h"
+#include "estimator/frameworks/pieces/huggingface/rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
 namespace shardplan::deepspeed {
 namespace {
+
+using huggingface::kAdapterRank;
+using huggingface::kAdaptersHaveTargets;
+using huggingface::kQuantizedNeedsAdapters;
+using huggingface::kRoutedExpertsOnly;
 
 constexpr ValidityRule kZero123 = kOnlyValues<"unsupported: zero", &Plan::zero, 1, 2, 3>;
 constexpr ValidityRule kBf16OrFp16 =
@@ -46,6 +54,74 @@ constexpr ValidityRule kOffloadParametersNeedZero3 = {
                  "; valid: zero 3, or offload.parameters false";
         }};
 
+constexpr ValidityRule kNoDora = {
+    .name = "unsupported: adapters.dora",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
+    .explain = [](const Job& job,
+                  const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
+
+// ZeRO-3 divides packed weights that lie in a floating type, as peft asks for it.
+constexpr ValidityRule kPackedInFloats = {
+    .name = "unsupported: quantization",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const bool is_divided = is_4bit(job.quantized.kind) && job.profile.float_quant_storage;
+          return plan.zero == 3 && job.quantized.kind != Quantization::kNone && !is_divided;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "quantization",
+                              std::string(name_of(job.quantized.kind)) +
+                                  " with zero 3 and float_quant_storage " +
+                                  (job.profile.float_quant_storage ? "true" : "false"),
+                              "nf4 or fp4 with float_quant_storage true, or zero 1, zero 2");
+        }};
+
+// Packed weights are unpacked to bf16.
+constexpr ValidityRule kQuantizedInBf16 = {
+    .name = "unsupported: precision_with_quantization",
+    .reads = {PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.precision == Precision::kFp16 && job.quantized.kind != Quantization::kNone;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "precision_with_quantization",
+                              "fp16 with " + std::string(name_of(job.quantized.kind)), "bf16");
+        }};
+
+// Of what is played operator by operator.
+constexpr ValidityRule kHeadDimOfOperators = {
+    .name = "unsupported: model.head_dim",
+    .reads = {PlanField::kRecompute},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return huggingface::kHeadDim.broken(job, plan) && plays_operators(job, plan);
+        },
+    .explain = huggingface::kHeadDim.explain};
+
+// runtime/zero/utils.py defragment asserts that all that is trained has one type.
+constexpr ValidityRule kTrainedOfOneType = {
+    .name = "zero_3_trains_one_type",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          if (plan.zero < 3 || !(job.adapters.trains_table || job.adapters.trains_head)) {
+            return false;
+          }
+          const Adapters adapters = as_trained(job, plan).adapters;
+          return adapters.dtype != adapters.copies_dtype;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "adapters in " + std::string(name_of(job.adapters.dtype)) +
+                 " beside trained copies of embedding or head in bf16 with zero 3; valid: adapters "
+                 "in bf16, zero 1 or 2, or no trained copies";
+        }};
+
 constexpr std::array kDeepspeedRules = {
     kSizesPositive,
     // modelled
@@ -64,15 +140,16 @@ constexpr std::array kDeepspeedRules = {
     kNoEp,
     kNoEtp,
     kNoReplicas,
-    kNoExperts,
+    kRoutedExpertsOnly,
     kGqaOnly,
     kGatedOnly,
-    kTwoNorms,
+    kHeadDimOfOperators,
     kNoMtp,
     kOffloadActivationsUnsupported,
     kMoeBufferFactorUnsupported,
-    kTrainsAll,
-    kQuantizationUnsupported,
+    kNoDora,
+    kPackedInFloats,
+    kQuantizedInBf16,
     kAdamWOnly,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
@@ -89,6 +166,10 @@ constexpr std::array kDeepspeedRules = {
     kOffloadOptimizerShare,
     kPartialOffload,
     kOffloadParametersNeedZero3,
+    kAdapterRank,
+    kAdaptersHaveTargets,
+    kQuantizedNeedsAdapters,
+    kTrainedOfOneType,
     kMicrobatchTooLarge,
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/stage_peak.h"
@@ -18,7 +19,7 @@ std::vector<std::int64_t> deepspeed_sub_groups(const Job& job, const Plan& plan)
   constexpr std::int64_t kSubGroup = 1'000'000'000;
   const std::int64_t ranks = dense_shard_size(job, plan);
   std::vector<std::int64_t> groups = {0};
-  for (const std::int64_t elements : deepspeed_tensors(job.model)) {
+  for (const std::int64_t elements : trained_tensors(job, plan)) {
     if (groups.back() >= kSubGroup) {
       groups.push_back(0);
     }

@@ -1,11 +1,18 @@
 #include "estimator/frameworks/deepspeed/timeline.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "estimator/frameworks/deepspeed/flat.h"
+#include "estimator/frameworks/deepspeed/holder.h"
 #include "estimator/frameworks/deepspeed/liger.h"
 #include "estimator/frameworks/deepspeed/partitioned.h"
+#include "estimator/frameworks/deepspeed/tensors.h"
+#include "estimator/frameworks/pieces/huggingface/model.h"
+#include "estimator/ledger/block_rows.h"
 
 namespace shardplan::deepspeed {
 namespace {
@@ -15,12 +22,22 @@ namespace {
 // repeat it.
 constexpr std::int64_t kMicrobatches = 2;
 
+// Of a dense model that is trained whole.
 std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::int64_t rank,
                                        eager::Tape& tape) {
-  if (plan.zero == 3) {
-    return std::make_unique<PartitionedZero>(job, plan, tape);
+  std::vector<ZeroTensor> tensors;
+  for (const std::int64_t elements : deepspeed_tensors(job.model)) {
+    tensors.push_back(
+        {.elements = elements, .data = std::make_shared<eager::Storage>(tape, TapeTensor{})});
   }
-  return std::make_unique<FlatZero>(job, plan, rank, tape);
+  if (plan.zero == 3) {
+    auto zero = std::make_unique<PartitionedZero>(job, plan, tape, std::move(tensors));
+    zero->build();
+    return zero;
+  }
+  auto zero = std::make_unique<FlatZero>(job, plan, rank, tape, tensors);
+  zero->build();
+  return zero;
 }
 
 std::unique_ptr<EagerLlama> model_of(const Job& job, const Plan& plan, const LlamaSizes& sizes,
@@ -32,33 +49,81 @@ std::unique_ptr<EagerLlama> model_of(const Job& job, const Plan& plan, const Lla
   return std::make_unique<EagerLlama>(sizes, checkpoints, tape, zero);
 }
 
-}  // namespace
+// What a step of a run does, whoever plays the model.
+struct PlayedModel {
+  std::function<void(bool is_last)> microbatch;
+  std::function<void()> step;
+};
 
-PlayedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
-  eager::Tape tape(job.profile.fixed_workspace_bytes);
-  const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
-  const LlamaSizes sizes(job, plan);
-  const std::unique_ptr<EagerLlama> model = model_of(job, plan, sizes, tape, *zero);
+PlayedRun play(const Job& job, const Plan& plan, eager::Tape& tape, int steps,
+               const PlayedModel& model) {
   const std::int64_t microbatches = std::min(num_microbatches(job, plan), kMicrobatches);
   PlayedRun run;
-  tape.begin(MomentKind::kStartUp);
-  zero->build();
   for (int step = 0; step < steps; ++step) {
-    for (std::int64_t i = 0; i < microbatches; ++i) {
-      zero->begin_microbatch(i + 1 == microbatches);
-      model->forward();
-      model->backward();
-      tape.begin(MomentKind::kReduction);
-      zero->end_backward();
-    }
+    for (std::int64_t i = 0; i < microbatches; ++i) { model.microbatch(i + 1 == microbatches); }
     tape.begin(MomentKind::kOptimizer);
-    zero->step();
+    model.step();
     run.num_first_step = step == 0 ? tape.num_events() : run.num_first_step;
   }
   run.events = tape.take_events();
   run.labels = tape.take_labels();
   run.moments = tape.take_moments();
   return run;
+}
+
+PlayedRun tensors_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
+  eager::Tape tape(job.profile.fixed_workspace_bytes);
+  tape.begin(MomentKind::kStartUp);
+  const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
+  const LlamaSizes sizes(job, plan);
+  const std::unique_ptr<EagerLlama> model = model_of(job, plan, sizes, tape, *zero);
+  return play(job, plan, tape, steps,
+              {.microbatch =
+                   [&](bool is_last) {
+                     zero->begin_microbatch(is_last);
+                     model->forward();
+                     model->backward();
+                     tape.begin(MomentKind::kReduction);
+                     zero->end_backward();
+                   },
+               .step = [&] { zero->step(); }});
+}
+
+PlayedRun operators_run(const Job& asked, const Plan& plan, std::int64_t rank, int steps) {
+  const Job job = as_trained(asked, plan);
+  eager::Graph graph(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms);
+  ZeroHolder holder(graph, job, plan, rank);
+  huggingface::CausalLm model(graph, holder, job, plan);
+  graph.tape.begin(MomentKind::kStartUp);
+  model.build();
+  holder.wrap(model.trained());
+  graph.modules = &holder;
+  graph.calls_python_linear = plan.zero == 3;
+  PlayedRun run = play(job, plan, graph.tape, steps,
+                       {.microbatch =
+                            [&](bool is_last) {
+                              holder.begin_microbatch(is_last);
+                              graph.tape.enter_thread(false);
+                              const eager::Tensor loss = model.forward();
+                              graph.tape.begin(MomentKind::kLossBackward);
+                              graph.tape.enter_thread(true);
+                              graph.backward(loss, {});
+                              graph.tape.begin(MomentKind::kReduction);
+                              holder.end_backward();
+                              graph.drop_graph();
+                              model.drop_shared();
+                            },
+                        .step = [&] { holder.step(); }});
+  run.dtypes = graph.tape.take_dtypes();
+  std::ranges::replace(run.dtypes, DType::kBf16, activation_dtype(plan.precision));
+  return run;
+}
+
+}  // namespace
+
+PlayedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
+  return plays_operators(job, plan) ? operators_run(job, plan, rank, steps)
+                                    : tensors_run(job, plan, rank, steps);
 }
 
 std::vector<AllocationEvent> timeline(const Job& job, const Plan& plan, std::int64_t rank,

@@ -8,13 +8,17 @@
 #include "estimator/frameworks/deepspeed/buckets.h"
 #include "estimator/frameworks/deepspeed/partitioned.h"
 #include "estimator/frameworks/deepspeed/state.h"
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/adamw_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/time_constants.h"
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan::deepspeed {
 namespace {
+
+using huggingface::trained_share;
 
 // What shares a gather of ZeRO-3 is copied out of its output (partition_parameters.py,
 // AllGatherCoalescedHandle.wait).
@@ -55,6 +59,16 @@ double offload_copies_s(const Job& job, const Plan& plan, const RankUpdate& upda
          exposed_s(backward + last, work.backward_s);
 }
 
+// ZeRO-1 and 2 gather what they have updated, ZeRO-3 all that runs.
+double gathered_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
+  const double share = plan.zero < 3 ? trained_share(job) : 1;
+  return number(part.elements) * share * weight_bytes(plan);
+}
+
+double reduced_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
+  return number(part.elements) * trained_share(job) * number(bytes_of(plan.grad_dtype));
+}
+
 // Whole gradients, summed when a backward pass has ended; of buckets with overlap_comm the last
 // ones.
 double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
@@ -62,7 +76,8 @@ double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
   if (!overlaps_collectives(job, plan)) {
     return update.all_reduce.alone_s;
   }
-  const ReducedBeside beside = reduced_beside(job.model, job.profile.reduce_bucket_elements);
+  const ReducedBeside beside = reduced_beside(trained_tensors(job, plan), job.model.tied_embeddings,
+                                              job.profile.reduce_bucket_elements);
   return (1 - beside.of_elements) * update.all_reduce.alone_s +
          beside_compute_s(beside.of_elements * update.all_reduce, beside.of_backward * backward_s);
 }
@@ -111,8 +126,9 @@ double on_host_s(const Job& job, const Plan& plan, const UpdatedElements& update
 
 void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const GroupParameters& part,
                 const GroupShape& shard) {
-  total.part_to_host_s +=
-      number(part.elements) / number(shard.size) * weight_bytes(plan) / host_link_bytes_per_s(job);
+  const double travel = plan.offload.parameters ? 1 : trained_share(job);
+  total.part_to_host_s += number(part.elements) * travel / number(shard.size) * weight_bytes(plan) /
+                          host_link_bytes_per_s(job);
   if (shard.size > 1) {
     const std::int64_t layers = std::ssize(job.model.layers);
     total.gather_copies_s += elementwise_s(
@@ -135,17 +151,19 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
 
 KernelBytes step_kernels(const Job& job, const Plan& plan) {
   const OptimizerBytes bytes = optimizer_bytes(job, plan);
-  return kAroundUpdate + overflow_kernels(job, plan) +
-         KernelBytes{.streamed = 2 * (bytes.moments + bytes.master)};
+  return trained_share(job) * (kAroundUpdate + overflow_kernels(job, plan) +
+                               KernelBytes{.streamed = 2 * (bytes.moments + bytes.master)});
 }
 
-KernelBytes buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t /*replicas*/) {
-  return plan.zero == 1 ? bucket_kernels(weight_bytes(plan)) + no_first_addition(weight_bytes(plan))
+KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t /*replicas*/) {
+  const double bytes = weight_bytes(plan);
+  return plan.zero == 1 ? trained_share(job) * (bucket_kernels(bytes) + no_first_addition(bytes))
                         : KernelBytes{};
 }
 
 // ZeRO-3 offloads by sub-groups.
-double elements_on_host(const Job& job, const Plan& plan, double elements) {
+double elements_on_host(const Job& job, const Plan& plan, double held) {
+  const double elements = held * trained_share(job);
   if (plan.offload.optimizer == 0 || plan.zero != 3) {
     return elements * plan.offload.optimizer;
   }
@@ -164,7 +182,9 @@ double offloaded_step_s(const Job& job, const Plan& plan, const UpdatedElements&
 
 }  // namespace
 
-constinit const UpdateTimes kUpdate = {.add_copies = add_copies,
+constinit const UpdateTimes kUpdate = {.gathered_bytes = gathered_bytes,
+                                       .reduced_bytes = reduced_bytes,
+                                       .add_copies = add_copies,
                                        .exposed_s = exposed_s,
                                        .step_kernels = step_kernels,
                                        .buffer_kernels = buffer_kernels,

@@ -31,4 +31,29 @@ Passes huggingface_head_norm(double e) {
       .backward = {.streamed = 36 + e, .converted = 4 * e + 8, .rearranged = 3 * e + 8 + 12 + 12}};
 }
 
+// The product with the normed value 3, and its sum 1.
+Passes huggingface_frozen_norm(Passes norm, double e) {
+  norm.backward.streamed -= 4 * e;
+  return norm;
+}
+
+// Gemma's norms multiply by 1 + weight in fp32, where Llama's do so in the type of the stream
+// (GemmaRMSNorm): the product 8 and, backward, its derivatives 12 and 8 and the sum of the
+// weight's 4, in place of 2, 3, 2 and 1 of e bytes.
+Passes huggingface_gemma_norm(Passes norm, double e) {
+  norm.forward.streamed += 8;
+  norm.forward.converted -= 2 * e;
+  norm.backward.streamed += 12 + 8 + 4 - (3 + 1) * e;
+  norm.backward.converted -= 2 * e;
+  return norm;
+}
+
+// Of four norms in a layer two stand in front of no products and no addition of the stream: these
+// are counted with every norm as one, of the residual 3 forward, of gradients 3 and 4.5 backward.
+Passes huggingface_four_norms(Passes norm, double e) {
+  norm.forward.streamed -= 3 * e / 2;
+  norm.backward.streamed -= (3 + 4.5) * e / 2;
+  return norm;
+}
+
 }  // namespace shardplan

@@ -11,4 +11,12 @@ LayerKernels huggingface_kernels(double e);
 // Qwen3RMSNorm on heads (modeling_qwen3.py).
 Passes huggingface_head_norm(double e);
 
+// Gemma's norms in place of Llama's.
+Passes huggingface_gemma_norm(Passes norm, double e);
+// Each of four norms in a layer in place of each of two.
+Passes huggingface_four_norms(Passes norm, double e);
+
+// A norm whose weight is not trained.
+Passes huggingface_frozen_norm(Passes norm, double e);
+
 }  // namespace shardplan

@@ -3,6 +3,7 @@
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
@@ -16,6 +17,7 @@ using huggingface::add_beside_products;
 using huggingface::autograd_element_bytes;
 using huggingface::casts_weights;
 using huggingface::class_of;
+using huggingface::expert_exchange;
 using huggingface::has_wide_stream;
 using huggingface::NormKind;
 using huggingface::uses_autocast;
@@ -52,31 +54,6 @@ Passes wide_rotary(bool has_head_norms) {
                    .rearranged = 2 * 2 * kSingle + 5 * kHalf}};
 }
 
-// Gemma's norms multiply by 1 + weight in fp32, where Llama's do so in the type of the stream
-// (GemmaRMSNorm): the product 8 and, backward, its derivatives 12 and 8 and the sum of the
-// weight's 4, in place of 2, 3, 2 and 1 of e bytes.
-Passes gemma_norm(Passes norm, double e) {
-  norm.forward.streamed += 8;
-  norm.forward.converted -= 2 * e;
-  norm.backward.streamed += 12 + 8 + 4 - (3 + 1) * e;
-  norm.backward.converted -= 2 * e;
-  return norm;
-}
-
-// Of four norms in a layer two stand in front of no products and no addition of the stream: these
-// are counted with every norm as one, of the residual 3 forward, of gradients 3 and 4.5 backward.
-Passes of_four_norms(Passes norm, double e) {
-  norm.forward.streamed -= 3 * e / 2;
-  norm.backward.streamed -= (3 + 4.5) * e / 2;
-  return norm;
-}
-
-// Frozen norms have no weight gradients: the product with the normed value 3, and its sum 1.
-Passes of_frozen_norm(Passes norm, double e) {
-  norm.backward.streamed -= 4 * e;
-  return norm;
-}
-
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   const bool is_wide = has_wide_stream(job, plan);
@@ -90,13 +67,13 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double stream = is_wide ? kSingle : e;
   const bool is_gemma = class_of(job.model).norm == NormKind::kGemma;
   if (is_gemma) {
-    kernels.norm = gemma_norm(kernels.norm, stream);
+    kernels.norm = huggingface_gemma_norm(kernels.norm, stream);
   }
   if (job.model.norms_per_layer > 2) {
-    kernels.norm = of_four_norms(kernels.norm, stream);
+    kernels.norm = huggingface_four_norms(kernels.norm, stream);
   }
   if (job.adapters.rank > 0) {
-    kernels.norm = of_frozen_norm(kernels.norm, is_gemma ? kSingle : stream);
+    kernels.norm = huggingface_frozen_norm(kernels.norm, is_gemma ? kSingle : stream);
   }
   return kernels;
 }
@@ -149,40 +126,6 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
           .tokens = tokens,
           .has_weight_kernels = casts,
           .weight = {.converted = casts ? kCast : 0}};
-}
-
-// One expert after the other (models/qwen3_moe/modeling_qwen3_moe.py Qwen3MoeExperts.forward): rows
-// are gathered, weighted and added to the output; backward gathered, weighted and summed for
-// weights, and added to zeros. The gradient of each expert's matrices lies in zeros of all
-// experts', which are written and added up.
-BlockTime eager_exchange(const BlockContext& context, double bytes) {
-  BlockTime time =
-      memory_bound(context, bytes,
-                   {.forward = {.streamed = 2 + 2 + 3}, .backward = {.streamed = 2 + 5 + 1 + 3}});
-  if (context.trains_weights) {
-    const MoeSpec& moe = context.model().moe;
-    const double all = number(moe.num_experts * 3 * context.model().hidden * moe.expert_ffn);
-    const double grad = autograd_element_bytes(context.job, context.plan);
-    add(time, memory_bound(context, number(moe.num_experts) * all,
-                           {.backward = {.streamed = (1 + 3) * grad}}));
-  }
-  return time;
-}
-
-// Rows of experts in elements of the hidden size, each kernel reading and writing them: gathered,
-// masked in front, the gate and up projections masked, the output masked, weighted, put back and
-// summed; backward their derivatives, and zeros that gathered gradients are added to (transformers
-// 5.17 integrations/moe.py grouped_mm_experts_forward). All ranks have all experts.
-BlockTime expert_exchange(const BlockContext& context, double rows) {
-  const ModelSpec& model = context.model();
-  const double bytes = rows * number(model.hidden) * context.element_bytes;
-  if (context.job.profile.eager_experts) {
-    return eager_exchange(context, bytes);
-  }
-  const double wide = 2 * number(model.moe.expert_ffn) / number(model.hidden);
-  return memory_bound(context, bytes,
-                      {.forward = {.streamed = 2 + 2 + 2 * wide + 2 + 2 + 2 + 1},
-                       .backward = {.streamed = 1 + 2 + 5 + 2 + 2 * wide + 2 + 3}});
 }
 
 }  // namespace

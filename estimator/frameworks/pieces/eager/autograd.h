@@ -21,6 +21,7 @@
 namespace shardplan::eager {
 
 class Graph;
+class ModuleHooks;
 class Node;
 
 // Memory of one tensor and of all views of it: freed when nobody holds it any more.
@@ -153,6 +154,8 @@ class Graph {
   Tape tape;
   bool records = true;  // no: torch.no_grad
   std::vector<std::shared_ptr<SavedTensorHooks>> hooks;
+  bool calls_python_linear = false;  // python_linear.h
+  ModuleHooks* modules = nullptr;    // module.h; none: nobody hooks into calls of modules
 
   Tensor make(std::int64_t elements, DType dtype,
               AllocationStream stream = AllocationStream::kCompute);

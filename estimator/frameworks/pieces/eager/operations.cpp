@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/eager/labels.h"
+#include "estimator/frameworks/pieces/eager/python_linear.h"
 #include "estimator/frameworks/pieces/table_gradient.h"
 
 namespace shardplan::eager {
@@ -244,6 +245,9 @@ Tensor copied_back(Graph& graph, const Tensor& input) {
 // and self.
 Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const LinearShape& shape,
               const Tensor& bias) {
+  if (graph.calls_python_linear && shape.is_function) {
+    return python_linear(graph, input, weight, shape, bias);
+  }
   // The last argument is cast first.
   const Tensor b = bias.is_defined() ? graph.cast_weight(bias) : Tensor{};
   const Tensor w = graph.cast_weight(weight);

@@ -52,6 +52,7 @@ struct LinearShape {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
   bool flattens_input = true;  // of sequences: its gradient is a view of the product's
+  bool is_function = true;     // F.linear, which others replace; else a product of matrices
 };
 Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const LinearShape& shape,
               const Tensor& bias = {});

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
@@ -136,16 +137,25 @@ Tensor magnitude_scale(Graph& graph, const Linear& linear, const Tensor& weight)
   });
 }
 
-Tensor adapter_product(Graph& graph, const Linear& linear, const Tensor& input) {
-  const Tensor inner = eager::linear(graph, input, linear.a.data,
-                                     {.inputs = linear.shape.inputs, .outputs = linear.rank});
-  return eager::linear(graph, inner, linear.b.data,
-                       {.inputs = linear.rank, .outputs = linear.shape.outputs});
+// A or B of an adapter.
+Tensor low_rank_product(Graph& graph, eager::Parameter& weight, const Tensor& input,
+                        const eager::LinearShape& shape) {
+  const eager::Module module = {&weight, "lora", {&weight}};
+  return eager::call_module(graph, module, input, [&](const Tensor& x) {
+    return eager::linear(graph, x, weight.data, shape);
+  });
+}
+
+Tensor adapter_product(Graph& graph, Linear& linear, const Tensor& input) {
+  const Tensor inner = low_rank_product(graph, linear.a, input,
+                                        {.inputs = linear.shape.inputs, .outputs = linear.rank});
+  return low_rank_product(graph, linear.b, inner,
+                          {.inputs = linear.rank, .outputs = linear.shape.outputs});
 }
 
 // DoraLinearLayer.forward: (scale - 1) * base + scale * adapter, which is added to the base's
 // result. With dropout the base's product is made again, of the dropped input.
-Tensor decomposed(Graph& graph, const Linear& linear, const Tensor& x, const Tensor& result) {
+Tensor decomposed(Graph& graph, Linear& linear, const Tensor& x, const Tensor& result) {
   const Tensor of_adapter = adapter_weight(graph, linear, x.dtype);
   const Tensor weight = eager::to(graph, base_weight(graph, linear), x.dtype);
   const Tensor scale = magnitude_scale(graph, linear, weight);
@@ -161,7 +171,7 @@ Tensor decomposed(Graph& graph, const Linear& linear, const Tensor& x, const Ten
   return eager::add(graph, of_base, scaled);
 }
 
-Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
+Tensor base_output(Graph& graph, const Linear& linear, const Tensor& input) {
   switch (linear.quantized.kind) {
     case Quantization::kNone:
       return eager::linear(graph, input, linear.weight.data, linear.shape, linear.bias.data);
@@ -171,6 +181,48 @@ Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
     case Quantization::kInt8: return product_int8(graph, linear, input);
   }
   return {};
+}
+
+Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
+  const eager::Module module = {&linear.weight, "base_layer", {&linear.weight, &linear.bias}};
+  return eager::call_module(graph, module, input,
+                            [&](const Tensor& x) { return base_output(graph, linear, x); });
+}
+
+// A layer with an adapter, which asks for the type of A.
+eager::Module adapted(Linear& linear) {
+  return {.place = &linear, .name = "adapted", .parameters = {&linear.a}, .reads_others = true};
+}
+
+// peft's Linear.forward: the input in the adapter's type, which autocast casts back. Under autocast
+// a quantized layer's input and result stay as they are, DoRA's result in fp32 (bnb.py).
+Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
+  Tensor result = base_product(graph, linear, input);
+  if (is_4bit(linear.quantized.kind)) {
+    NodeBuilder node(graph, {&result});
+    result = node.finish(graph.make(result.elements, result.dtype),
+                         [](BackwardCall& call) { return std::move(call.gradients); });
+  }
+  const InRow row(graph.tape, kAdapterActivationRow);
+  const bool casts = linear.quantized.kind == Quantization::kNone || !graph.autocast;
+  if (casts) {
+    eager::read_others(graph, adapted(linear));
+  }
+  const Tensor x = casts ? eager::to(graph, input, linear.adapter_dtype) : input;
+  Tensor outer;
+  {
+    const eager::Module module = {&linear.dropout, "lora_dropout", {}};
+    const Tensor dropped = eager::call_module(graph, module, x, [&](const Tensor& whole) {
+      return eager::dropout(graph, whole, linear.dropout);
+    });
+    outer = linear.magnitude.data.is_defined()
+                ? decomposed(graph, linear, dropped, result)
+                : eager::scale(graph, adapter_product(graph, linear, dropped));
+  }
+  const DType dtype = result.dtype;
+  result = eager::add(graph, result, outer);
+  outer = {};
+  return casts ? eager::to(graph, result, dtype) : result;
 }
 
 }  // namespace
@@ -187,32 +239,12 @@ void load_quantized(Graph& graph, Holder& holder, Linear& linear, bool is_in_flo
   for (const std::int64_t each : bytes) { linear.packed.push_back(graph.make(each, DType::kBool)); }
 }
 
-// peft's Linear.forward: the input in the adapter's type, which autocast casts back. Under autocast
-// a quantized layer's input and result stay as they are, DoRA's result in fp32 (bnb.py).
 Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
-  Tensor result = base_product(graph, linear, input);
   if (linear.rank == 0) {
-    return result;
+    return base_product(graph, linear, input);
   }
-  if (is_4bit(linear.quantized.kind)) {
-    NodeBuilder node(graph, {&result});
-    result = node.finish(graph.make(result.elements, result.dtype),
-                         [](BackwardCall& call) { return std::move(call.gradients); });
-  }
-  const InRow row(graph.tape, kAdapterActivationRow);
-  const bool casts = linear.quantized.kind == Quantization::kNone || !graph.autocast;
-  const Tensor x = casts ? eager::to(graph, input, linear.adapter_dtype) : input;
-  Tensor outer;
-  {
-    const Tensor dropped = eager::dropout(graph, x, linear.dropout);
-    outer = linear.magnitude.data.is_defined()
-                ? decomposed(graph, linear, dropped, result)
-                : eager::scale(graph, adapter_product(graph, linear, dropped));
-  }
-  const DType dtype = result.dtype;
-  result = eager::add(graph, result, outer);
-  outer = {};
-  return casts ? eager::to(graph, result, dtype) : result;
+  return eager::call_module(graph, adapted(linear), input,
+                            [&](const Tensor& x) { return adapted_product(graph, linear, x); });
 }
 
 std::vector<std::int64_t> quantized_bytes(const QuantizedWeights& quantized,

@@ -31,6 +31,19 @@ Tensor transposed(Graph& graph, const Tensor& input) {
   });
 }
 
+// The entropy that is logged: the mask of tokens that count is the last tensor that is saved.
+void log_entropy(Graph& graph, const Tensor& log_softmax, std::int64_t vocab) {
+  const Tensor probabilities = eager::exponential(graph, log_softmax);
+  Tensor sum;
+  {
+    const Tensor terms = eager::multiply(graph, probabilities, log_softmax);
+    sum = eager::mean(graph, terms, vocab);
+  }
+  sum = eager::negate(graph, sum);
+  const Tensor counts = graph.make(sum.elements, DType::kBool);
+  sum = eager::multiply(graph, sum, counts);
+}
+
 Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const HeadShape& shape) {
   const InRow row(graph.tape, kLogitsRow);
   const Tensor labels = graph.make(chunk.elements / shape.hidden, DType::kInt64);
@@ -38,17 +51,18 @@ Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const
   {
     const Tensor wide = eager::to(graph, chunk, DType::kFp32);
     const Tensor columns = transposed(graph, eager::to(graph, weight, DType::kFp32));
-    logits =
-        eager::linear(graph, wide, columns,
-                      {.inputs = shape.hidden, .outputs = shape.vocab, .flattens_input = false});
+    logits = eager::linear(graph, wide, columns,
+                           {.inputs = shape.hidden,
+                            .outputs = shape.vocab,
+                            .flattens_input = false,
+                            .is_function = false});
   }
   if (shape.caps_logits) {
     logits = eager::soft_capped(graph, logits);
   }
   const Tensor log_softmax = eager::log_softmax(graph, eager::to(graph, logits, DType::kFp32));
   Tensor loss = eager::nll_loss(graph, log_softmax, labels);
-  const Tensor probabilities = eager::exponential(graph, log_softmax);
-  const Tensor terms = eager::multiply(graph, probabilities, log_softmax);
+  log_entropy(graph, log_softmax, shape.vocab);
   return loss;
 }
 

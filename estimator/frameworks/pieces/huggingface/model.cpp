@@ -166,7 +166,7 @@ std::vector<eager::Parameter*> CausalLm::trained() {
 }
 
 // The residual stream is in the type of the table; norms compute in fp32.
-Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
+Tensor CausalLm::norm_output(Norm& norm, const Tensor& input, bool is_of_heads) {
   const InRow row(graph_.tape, kNormRow);
   if (uses_liger() && !(is_of_heads && job_.profile.liger_kernel == LigerKernel::kThrough082)) {
     return eager::liger_norm(graph_, norm.weight.data, input, class_.reuses_liger_gradient);
@@ -204,7 +204,7 @@ Tensor CausalLm::rotate(const Tensor& input, const Shared& shared) {
   return eager::add(graph_, by_cosines, by_sines);
 }
 
-Tensor CausalLm::attention(Layer& layer, const Shared& shared, const Tensor& input) {
+Tensor CausalLm::attention_output(Layer& layer, const Shared& shared, const Tensor& input) {
   const InRow row(graph_.tape, kAttentionRow);
   const auto project_heads = [&](Linear& linear) {
     return eager::copied_back(graph_, project(graph_, linear, input));
@@ -239,7 +239,7 @@ Tensor CausalLm::attention(Layer& layer, const Shared& shared, const Tensor& inp
   return project(graph_, layer.output, output);
 }
 
-Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
+Tensor CausalLm::ffn_output(Layer& layer, const Tensor& input) {
   const InRow row(graph_.tape, kFfnRow);
   if (layer.experts.down.data.is_defined()) {
     return experts_forward(graph_, layer.experts, input,
@@ -254,7 +254,7 @@ Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
   {
     Tensor gate = project(graph_, layer.gate, input);
     if (!uses_liger()) {
-      gate = eager::silu(graph_, gate);
+      gate = activation(layer, gate);
     }
     const Tensor up = project(graph_, layer.up, input);
     product =
@@ -263,7 +263,7 @@ Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
   return project(graph_, layer.down, product);
 }
 
-Tensor CausalLm::layer_forward(std::size_t place, const Tensor& input) {
+Tensor CausalLm::layer_result(std::size_t place, const Tensor& input) {
   const InRow row(graph_.tape, kResidualRow);
   Layer& layer = layers_[place];
   const bool has_four_norms = job_.model.norms_per_layer > 2;
@@ -303,20 +303,24 @@ Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
   return holder_.leave(group, output);
 }
 
+// enable_input_require_grads.
+Tensor CausalLm::with_gradient(const Tensor& hidden) {
+  const bool asks = recomputes_ && !trains_all_ && !hidden.requires_grad();
+  return asks ? graph_.make_leaf(hidden, [](const Tensor&) {}) : hidden;
+}
+
 Tensor CausalLm::decoder(const Tensor& token_ids) {
   const InRow row(graph_.tape, kResidualRow);
   using enum ModuleGroup::Kind;
-  Tensor hidden = eager::embedding(graph_, holder_.enter({kEmbedding}, token_ids), table_.data,
-                                   {.rows = sizes_.vocab, .width = sizes_.hidden});
+  Tensor hidden = embed(holder_.enter({kEmbedding}, token_ids));
   if (class_.scales_embedding) {
     hidden = eager::scale(graph_, hidden);
   }
   if (!job_.model.tied_embeddings) {
     hidden = holder_.leave({kEmbedding}, hidden);
   }
-  if (recomputes_ && !trains_all_ && !hidden.requires_grad()) {  // enable_input_require_grads
-    hidden = graph_.make_leaf(hidden, [](const Tensor&) {});
-  }
+  hidden = with_gradient(hidden);
+  call_rotary();
   shared_ = shared_by_layers(graph_, job_, attention_sizes(),
                              {.table = table_.data.dtype, .norms = ends_});
   for (std::size_t i = 0; i < layers_.size(); ++i) { hidden = layer_output(i, hidden); }
@@ -329,8 +333,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
 
 // ForCausalLMLoss: logits in fp32, labels shifted by padding. Logits are returned with the loss.
 Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
-  logits = eager::linear(graph_, hidden, head().data,
-                         {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
+  logits = head_product(hidden);
   logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
   if (job_.model.caps_logits) {
     logits = eager::soft_capped(graph_, std::move(logits));
@@ -352,6 +355,7 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
                            .hidden = sizes_.hidden,
                            .vocab = sizes_.vocab,
                            .caps_logits = job_.model.caps_logits};
+  read_head();
   switch (job_.profile.head_loss) {
     case HeadLoss::kStock: return stock_loss(hidden, labels, logits);
     case HeadLoss::kChunked: return chunked_loss(graph_, hidden, head().data, shape);
@@ -373,12 +377,11 @@ Tensor CausalLm::forward() {
   const Tensor token_ids = graph_.make(sizes_.tokens, DType::kInt64);
   const Tensor labels = graph_.make(sizes_.tokens, DType::kInt64);
   Tensor logits;
-  Tensor sum;
-  {
-    const Tensor hidden = decoder(token_ids);
+  Tensor sum = call_whole(token_ids, [&](const Tensor& ids) {
+    const Tensor hidden = call_decoder(ids);
     graph_.tape.begin(MomentKind::kLossForward);
-    sum = loss(hidden, labels, logits);
-  }
+    return loss(hidden, labels, logits);
+  });
   sum = holder_.leave_model(sum);
   if (graph_.autocast) {
     graph_.end_autocast();

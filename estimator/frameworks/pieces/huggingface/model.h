@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
+#include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/pieces/huggingface/attention.h"
 #include "estimator/frameworks/pieces/huggingface/experts.h"
@@ -59,15 +60,29 @@ class CausalLm {
   void build_experts(Experts& experts);
   void load_end(eager::Parameter& table, bool has_copy);
   bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
-  const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
+  eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_; }
+  bool reads_head() const { return job_.profile.head_loss != HeadLoss::kStock; }
   eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
+  eager::Tensor norm_output(Norm& norm, const eager::Tensor& input, bool is_of_heads);
   bool is_eager() const;
   AttentionSizes attention_sizes() const;
   eager::Tensor rotate(const eager::Tensor& input, const Shared& shared);
   eager::Tensor attention(Layer& layer, const Shared& shared, const eager::Tensor& input);
+  eager::Tensor attention_output(Layer& layer, const Shared& shared, const eager::Tensor& input);
   eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
+  eager::Tensor ffn_output(Layer& layer, const eager::Tensor& input);
   eager::Tensor layer_forward(std::size_t place, const eager::Tensor& input);
+  eager::Tensor layer_result(std::size_t place, const eager::Tensor& input);
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
+  eager::Tensor embed(const eager::Tensor& token_ids);
+  eager::Tensor activation(Layer& layer, const eager::Tensor& input);
+  void call_rotary();
+  eager::Tensor head_product(const eager::Tensor& hidden);
+  eager::Tensor call_decoder(const eager::Tensor& token_ids);
+  eager::Tensor call_whole(const eager::Tensor& token_ids, const eager::CheckpointedFunction& run);
+  eager::Module whole();
+  void read_head();
+  eager::Tensor with_gradient(const eager::Tensor& hidden);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);

@@ -4,6 +4,8 @@
 #include "data/read/library.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/tape.h"
+#include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
 #include "estimator/plan/units.h"
 #include "tests/estimator/llama_job.h"
@@ -109,7 +111,7 @@ TEST_CASE("a larger card never turns down what a smaller one holds") {
 }
 
 // Every rank tried, where an estimate tries few; with the usual bucket, and one that few tensors
-// fit in.
+// fit in. Of what is played operator by operator gradients come in another order than parameters.
 TEST_CASE("the rank that DeepSpeed's estimate speaks of has the most allocated") {
   const Library library;
   RandomJobs random(library, 32);
@@ -133,7 +135,8 @@ TEST_CASE("the rank that DeepSpeed's estimate speaks of has the most allocated")
     }
     CAPTURE(compared);
     const std::int64_t missed = fullest - most(state_of_stage(drawn.job, drawn.plan));
-    CHECK(missed <= (is_usual ? 0 : fullest / 1000 * 3));
+    const bool is_exact = is_usual && !plays_operators(drawn.job, drawn.plan);
+    CHECK(missed <= (is_exact ? 0 : fullest / 1000 * 3));
   }
 }
 
@@ -152,7 +155,7 @@ TEST_CASE("DeepSpeed 0.19.5's overflow check needs more than its casts where a r
     plan.precision = precision;
     return held_bytes(job, plan, Phase::kOptimizer, "step.overflow_check", 0);
   };
-  const std::int64_t copies = 11 * deepspeed_share(few.model, 128);
+  const std::int64_t copies = 11 * deepspeed_share(deepspeed_tensors(few.model), 128);
   CHECK(held("deepspeed@0.19.5", Precision::kBf16) == copies);
   CHECK(held("deepspeed@0.19.5", Precision::kFp16) == copies);
   CHECK(held("deepspeed@0.16.9", Precision::kBf16) == 0);
@@ -224,9 +227,10 @@ constexpr std::int64_t kSmallN = 1'102'592;
 // into gate, up and down; the last into down, norms and head, 387,840.
 TEST_CASE("DeepSpeed keeps whole tensors of what a rank's part reaches into") {
   const Job job = small_job();
-  CHECK(deepspeed_share(job.model, 4) == 275'648);
+  CHECK(deepspeed_share(deepspeed_tensors(job.model), 4) == 275'648);
   const std::vector<std::int64_t> kept = {256'000 + 65'536, 327'680, 3 * 131'072, 387'840};
-  CHECK(deepspeed_kept_elements(deepspeed_ranges(job.model), 275'648, 4) == kept);
+  CHECK(deepspeed_kept_elements(deepspeed_ranges(deepspeed_tensors(job.model)), 275'648, 4) ==
+        kept);
   for (std::int64_t rank = 0; rank < 4; ++rank) {
     CHECK(held_bytes(job, deepspeed_plan(2), Phase::kGradientNorm, "gradients.partition", rank) ==
           2 * kept[static_cast<std::size_t>(rank)]);
@@ -240,7 +244,7 @@ TEST_CASE("DeepSpeed's ZeRO-1 reduces what is all there, if nothing overlaps") {
     CAPTURE(microbatches);
     const Job job = deepspeed_job(microbatches);
     const std::int64_t kept =
-        deepspeed_kept_elements(deepspeed_ranges(job.model), kN / 8, 8).front();
+        deepspeed_kept_elements(deepspeed_ranges(deepspeed_tensors(job.model)), kN / 8, 8).front();
     const auto held = [&](std::string_view name) {
       return held_bytes(job, deepspeed_plan(1), Phase::kReduction, name, 0);
     };
@@ -276,7 +280,7 @@ TEST_CASE("DeepSpeed's ZeRO-2 makes what a rank keeps when the first of it is re
     CAPTURE(microbatches);
     const Job job = deepspeed_job(microbatches);
     const std::vector<std::int64_t> kept =
-        deepspeed_kept_elements(deepspeed_ranges(job.model), kN / 8, 8);
+        deepspeed_kept_elements(deepspeed_ranges(deepspeed_tensors(job.model)), kN / 8, 8);
     for (const std::int64_t rank : {0, 7}) {
       CAPTURE(rank);
       const std::int64_t own = 2 * kept[static_cast<std::size_t>(rank)];
@@ -364,11 +368,13 @@ TEST_CASE("DeepSpeed's bucket is a setting, and overlap_comm has two under ZeRO-
 TEST_CASE("DeepSpeed's overlap_comm leaves the embedding and what is before it exposed") {
   const ModelSpec model = small_job().model;
   const double n = kSmallN;
-  const ReducedBeside beside = reduced_beside(model, 300'000);
+  const ReducedBeside beside =
+      reduced_beside(deepspeed_tensors(model), model.tied_embeddings, 300'000);
   CHECK(beside.of_elements == doctest::Approx((256'768 + 262'144 + 262'144) / n));
   CHECK(beside.of_backward == doctest::Approx((n - 256'000 - 256'768 - 131'072) / (n - 256'000)));
   // One bucket takes all.
-  CHECK(reduced_beside(model, 2'000'000).of_elements == 0);
+  CHECK(reduced_beside(deepspeed_tensors(model), model.tied_embeddings, 2'000'000).of_elements ==
+        0);
 }
 
 // runtime/zero/config.py, overlap_comm_valid.

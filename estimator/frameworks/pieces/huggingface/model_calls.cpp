@@ -1,0 +1,99 @@
+// Calls of the model's modules, into which others hook.
+#include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/huggingface/model.h"
+
+namespace shardplan::huggingface {
+
+using eager::Module;
+using eager::Tensor;
+
+Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
+  return eager::call_module(graph_, {&norm, "norm", {&norm.weight}}, input,
+                            [&](const Tensor& x) { return norm_output(norm, x, is_of_heads); });
+}
+
+Tensor CausalLm::attention(Layer& layer, const Shared& shared, const Tensor& input) {
+  return eager::call_module(graph_, {&layer, "self_attn", {}}, input,
+                            [&](const Tensor& x) { return attention_output(layer, shared, x); });
+}
+
+Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
+  const bool has_experts = layer.experts.down.data.is_defined();
+  Module module = {&layer, "mlp", {}};
+  if (has_experts) {
+    module.parameters = {&layer.experts.gate_up, &layer.experts.down, &layer.experts.router};
+    module.is_leaf = true;
+  }
+  return eager::call_module(graph_, module, input,
+                            [&](const Tensor& x) { return ffn_output(layer, x); });
+}
+
+Tensor CausalLm::layer_forward(std::size_t place, const Tensor& input) {
+  return eager::call_module(graph_, {&layers_[place], "layer", {}}, input,
+                            [&](const Tensor& x) { return layer_result(place, x); });
+}
+
+// enable_input_require_grads hooks into the embedding before others do.
+Tensor CausalLm::embed(const Tensor& token_ids) {
+  return eager::call_module(
+      graph_, {&table_, "embed_tokens", {&table_}}, token_ids, [&](const Tensor& x) {
+        const Tensor hidden = eager::embedding(graph_, x, table_.data,
+                                               {.rows = sizes_.vocab, .width = sizes_.hidden});
+        return graph_.modules != nullptr ? with_gradient(hidden) : hidden;
+      });
+}
+
+Tensor CausalLm::activation(Layer& layer, const Tensor& input) {
+  return eager::call_module(graph_, {&layer.gate, "act_fn", {}}, input,
+                            [&](const Tensor& x) { return eager::silu(graph_, x); });
+}
+
+// It returns no tensor with a gradient.
+void CausalLm::call_rotary() {
+  eager::call_module(graph_, {&shared_, "rotary_emb", {}}, Tensor{},
+                     [](const Tensor&) { return Tensor{}; });
+}
+
+Tensor CausalLm::head_product(const Tensor& hidden) {
+  return eager::call_module(graph_, {this, "lm_head", {&head()}}, hidden, [&](const Tensor& x) {
+    return eager::linear(graph_, x, head().data,
+                         {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
+  });
+}
+
+Tensor CausalLm::call_decoder(const Tensor& token_ids) {
+  return eager::call_module(graph_, {this, "model", {}}, token_ids,
+                            [&](const Tensor& x) { return decoder(x); });
+}
+
+// Without a call of the head the whole model reads its weight.
+Module CausalLm::whole() {
+  Module module = {.place = this, .name = eager::kWholeModel, .parameters = {}};
+  if (reads_head()) {
+    module.parameters.push_back(&head());
+    module.reads_others = true;
+  }
+  return module;
+}
+
+// An adapted model is peft's model of a tuner's model of it.
+Tensor CausalLm::call_whole(const Tensor& token_ids, const eager::CheckpointedFunction& run) {
+  const auto inner = [&](const Tensor& x) { return eager::call_module(graph_, whole(), x, run); };
+  if (trains_all_) {
+    return inner(token_ids);
+  }
+  const auto tuner = [&](const Tensor& x) {
+    return eager::call_module(graph_, {.place = this, .name = "lora_model", .parameters = {}}, x,
+                              inner);
+  };
+  return eager::call_module(graph_, {.place = this, .name = "peft_model", .parameters = {}},
+                            token_ids, tuner);
+}
+
+void CausalLm::read_head() {
+  if (reads_head()) {
+    eager::read_others(graph_, whole());
+  }
+}
+
+}  // namespace shardplan::huggingface

@@ -1,0 +1,85 @@
+// What the models of pieces/huggingface know, and what their libraries accept, whoever trains them.
+// Sources: transformers 5.17 trainer.py, integrations/sdpa_attention.py; peft 0.21.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "estimator/frameworks/pieces/eager_rules.h"
+
+namespace shardplan::huggingface {
+
+inline constexpr ValidityRule kRoutedExpertsOnly = {
+    .name = "unsupported: model.shared_experts",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.shared_ffn > 0 || job.model.moe.num_groups > 1;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.shared_ffn > 0
+                     ? not_modelled(job, "model.shared_experts",
+                                    number_text(job.model.moe.shared_ffn) + " wide", "none")
+                     : not_modelled(job, "model.expert_groups",
+                                    number_text(job.model.moe.num_groups), "1");
+        }};
+
+// integrations/sdpa_attention.py, use_gqa_in_sdpa: of wider heads keys and values are repeated.
+inline constexpr std::int64_t kWidestHead = 256;
+inline constexpr ValidityRule kHeadDim = {
+    .name = "unsupported: model.head_dim",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.model.head_dim > kWidestHead; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.head_dim", number_text(job.model.head_dim),
+                              "at most " + number_text(kWidestHead));
+        }};
+
+inline constexpr ValidityRule kAdapterRank = {
+    .name = "adapters_have_a_rank",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.adapters.rank < 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "adapters.rank " + number_text(job.adapters.rank) +
+                 "; valid: at least 1, or no adapters";
+        }};
+
+// tuners_utils.py inject_adapter: a ValueError where no module is a target.
+inline constexpr ValidityRule kAdaptersHaveTargets = {
+    .name = "adapters_have_targets",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          using enum LinearLayer;
+          const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
+          const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
+          const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
+          return job.adapters.rank > 0 && !on_attention &&
+                 !(on_ffn && job.model.has_dense_layers());
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          std::string names;
+          for (const std::string_view name : kLinearLayerNames) { append_item(names, ", ", name); }
+          return "adapters on no linear layer, which experts are not; valid targets: " + names;
+        }};
+
+// Trainer.__init__ refuses to fine-tune a purely quantized model.
+inline constexpr ValidityRule kQuantizedNeedsAdapters = {
+    .name = "quantized_weights_need_adapters",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.quantized.kind != Quantization::kNone && job.adapters.rank == 0;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "quantization " + std::string(name_of(job.quantized.kind)) +
+                 " of weights that are to be trained; valid: with adapters, or no quantization";
+        }};
+
+}  // namespace shardplan::huggingface
