@@ -106,7 +106,7 @@ constexpr ValidityRule kHeadDimOfOperators = {
 // runtime/zero/utils.py defragment asserts that all that is trained has one type.
 constexpr ValidityRule kTrainedOfOneType = {
     .name = "zero_3_trains_one_type",
-    .reads = {PlanField::kZero},
+    .reads = {PlanField::kZero, PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
           if (plan.zero < 3 || !(job.adapters.trains_table || job.adapters.trains_head)) {
@@ -118,8 +118,9 @@ constexpr ValidityRule kTrainedOfOneType = {
     .explain =
         [](const Job& job, const Plan&) {
           return "adapters in " + std::string(name_of(job.adapters.dtype)) +
-                 " beside trained copies of embedding or head in bf16 with zero 3; valid: adapters "
-                 "in bf16, zero 1 or 2, or no trained copies";
+                 " beside trained copies of embedding or head in half precision with zero 3; "
+                 "valid: "
+                 "adapters in that type, zero 1 or 2, or no trained copies";
         }};
 
 constexpr std::array kDeepspeedRules = {

@@ -214,7 +214,7 @@ TEST_CASE("DeepSpeed refuses by name what of adapters and packed weights is not 
           job.adapters.trains_head = true;
           plan.zero = 3;
         },
-        {"fp32", "bf16 with zero 3"}},
+        {"fp32", "half precision with zero 3"}},
        {"quantized_weights_need_adapters",
         [](Job& job, Plan&) {
           job.adapters = {};
