@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/attention.h"
+
 namespace shardplan::transformers {
 namespace {
 
@@ -15,14 +17,16 @@ std::int64_t pairs(const AttentionSizes& sizes) {
   return sizes.tokens * sizes.sequence;
 }
 
-// Keys or values for every query head; gradients of equal heads are summed (repeat_kv).
+// Keys or values for every query head; gradients of equal heads are summed (repeat_kv). Of one head
+// all others are views.
 Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
   if (sizes.query_heads == sizes.key_heads) {
     return input;
   }
   NodeBuilder node(graph, {&input});
   const std::int64_t elements = input.elements / sizes.key_heads * sizes.query_heads;
-  return node.finish(graph.make(elements, input.dtype),
+  Tensor heads = sizes.key_heads == 1 ? input.viewed(elements) : graph.make(elements, input.dtype);
+  return node.finish(std::move(heads),
                      [](BackwardCall& call) { return std::move(call.gradients); });
 }
 
@@ -76,7 +80,10 @@ Tensor additive_mask(Graph& graph, const AttentionSizes& sizes, DType dtype) {
 Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
                           const Tensor& mask, const AttentionSizes& sizes) {
   eager::AttentionShape shape = {
-      .tokens = sizes.tokens, .query_heads = sizes.query_heads, .key_heads = sizes.key_heads};
+      .tokens = sizes.tokens,
+      .query_heads = sizes.query_heads,
+      .key_heads = sizes.key_heads,
+      .output_elements = sizes.tokens * sizes.query_heads * sizes.value_dim};
   if (!mask.is_defined()) {
     return eager::fused_attention(graph, query, key, value, shape);
   }
@@ -101,10 +108,9 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const DType dtype = query.dtype;
   weights = softmax(graph, weights);
   weights = eager::to(graph, weights, dtype);
-  const Tensor output = matmul(graph, weights, values, query.elements);
-  NodeBuilder node(graph, {&output});  // transposed and laid out anew
-  return node.finish(graph.make(output.elements, output.dtype),
-                     [](BackwardCall& call) { return std::move(call.gradients); });
+  const Tensor output =
+      matmul(graph, weights, values, sizes.tokens * sizes.query_heads * sizes.value_dim);
+  return eager::laid_out(graph, output);  // tokens before heads
 }
 
 }  // namespace shardplan::transformers

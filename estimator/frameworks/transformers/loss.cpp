@@ -42,6 +42,9 @@ Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const
         eager::linear(graph, wide, columns,
                       {.inputs = shape.hidden, .outputs = shape.vocab, .flattens_input = false});
   }
+  if (shape.scales_logits) {
+    logits = eager::scale(graph, logits);
+  }
   if (shape.caps_logits) {
     logits = eager::soft_capped(graph, logits);
   }

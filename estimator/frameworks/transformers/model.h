@@ -9,35 +9,11 @@
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
-#include "estimator/frameworks/transformers/attention.h"
-#include "estimator/frameworks/transformers/experts.h"
 #include "estimator/frameworks/transformers/holder.h"
-#include "estimator/frameworks/transformers/linear.h"
-#include "estimator/frameworks/transformers/model_class.h"
-#include "estimator/frameworks/transformers/norms.h"
-#include "estimator/frameworks/transformers/shared.h"
+#include "estimator/frameworks/transformers/layer.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
-
-struct Layer {
-  Linear query, key, value, output, gate, up, down;
-  Experts experts;  // of a layer that has them in place of gate, up and down
-  Norm query_norm, key_norm;
-  Norm attention_norm, ffn_norm;
-  Norm after_attention, after_ffn;  // of a layer that has four
-};
-
-// Of one microbatch on one rank.
-struct Sizes {
-  std::int64_t tokens = 0;
-  std::int64_t sequence = 0;
-  std::int64_t hidden = 0;
-  std::int64_t vocab = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t query_heads = 0;
-  std::int64_t key_heads = 0;
-};
 
 class CausalLm {
  public:
@@ -54,19 +30,14 @@ class CausalLm {
 
  private:
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
+  void build_attention(Layer& layer);
+  void build_latent(Layer& layer);
+  void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
   void build_norm(Norm& norm, std::int64_t width);
   void build_layer(Layer& layer, bool has_experts);
-  void build_experts(Experts& experts);
+  void build_experts(Layer& layer);
   void load_end(eager::Parameter& table, bool has_copy);
-  bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
   const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
-  eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
-  bool is_eager() const;
-  AttentionSizes attention_sizes() const;
-  eager::Tensor rotate(const eager::Tensor& input, const Shared& shared);
-  eager::Tensor attention(Layer& layer, const Shared& shared, const eager::Tensor& input);
-  eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_forward(std::size_t place, const eager::Tensor& input);
   eager::Tensor layer_output(const eager::Tensor& input, const eager::CheckpointedFunction& run);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
@@ -79,6 +50,7 @@ class CausalLm {
   const Job& job_;
   const ModelClass& class_;
   Sizes sizes_;
+  LayerRun run_;
   DType weights_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
   bool recomputes_ = false;

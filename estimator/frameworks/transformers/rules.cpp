@@ -6,6 +6,8 @@
 #include <array>
 
 #include "estimator/frameworks/pieces/eager_rules.h"
+#include "estimator/frameworks/transformers/model_class.h"
+#include "estimator/frameworks/transformers/tuned.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
@@ -83,20 +85,15 @@ constexpr ValidityRule kQuantizedWhole = kWholeOnly<"unsupported: quantization",
 constexpr ValidityRule kCopiesWhole =
     kWholeOnly<"unsupported: adapters.trained_copies", trained_copies>;
 
-constexpr ValidityRule kRoutedExpertsOnly = {
-    .name = "unsupported: model.shared_experts",
+// Experts by batched products of all tokens with each of them, rotary embeddings by complex numbers
+// and norms of heads without weights (models/llama4/modeling_llama4.py) are not played.
+constexpr ValidityRule kFamilies = {
+    .name = "unsupported: model.family",
     .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return job.model.moe.shared_ffn > 0 || job.model.moe.num_groups > 1;
-        },
+    .broken = [](const Job& job, const Plan&) { return job.model.family == "llama4_text"; },
     .explain =
         [](const Job& job, const Plan&) {
-          return job.model.moe.shared_ffn > 0
-                     ? not_modelled(job, "model.shared_experts",
-                                    number_text(job.model.moe.shared_ffn) + " wide", "none")
-                     : not_modelled(job, "model.expert_groups",
-                                    number_text(job.model.moe.num_groups), "1");
+          return not_modelled(job, "model.family", "llama4_text", "others");
         }};
 
 constexpr ValidityRule kNoDora = {
@@ -111,10 +108,10 @@ constexpr std::int64_t kWidestHead = 256;
 constexpr ValidityRule kHeadDim = {
     .name = "unsupported: model.head_dim",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.model.head_dim > kWidestHead; },
+    .broken = [](const Job& job, const Plan&) { return job.model.qk_head_dim() > kWidestHead; },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "model.head_dim", number_text(job.model.head_dim),
+          return not_modelled(job, "model.head_dim", number_text(job.model.qk_head_dim()),
                               "at most " + number_text(kWidestHead));
         }};
 
@@ -128,6 +125,11 @@ constexpr ValidityRule kAdapterRank = {
                  "; valid: at least 1, or no adapters";
         }};
 
+// Layers without experts, shared experts, and experts that peft adapts.
+bool has_ffn_modules(const ModelSpec& model) {
+  return model.has_dense_layers() || model.moe.shared_ffn > 0 || class_of(model).adapts_experts;
+}
+
 // tuners_utils.py inject_adapter: a ValueError where no module is a target.
 constexpr ValidityRule kAdaptersHaveTargets = {
     .name = "adapters_have_targets",
@@ -138,14 +140,67 @@ constexpr ValidityRule kAdaptersHaveTargets = {
           const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
           const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
           const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
-          return job.adapters.rank > 0 && !on_attention &&
-                 !(on_ffn && job.model.has_dense_layers());
+          return job.adapters.rank > 0 && !on_attention && !(on_ffn && has_ffn_modules(job.model));
         },
     .explain =
         [](const Job&, const Plan&) {
           std::string names;
           for (const std::string_view name : kLinearLayerNames) { append_item(names, ", ", name); }
           return "adapters on no linear layer, which experts are not; valid targets: " + names;
+        }};
+
+// One module has one adapter: those that several places stand for are targets together.
+using Places = std::array<LinearLayer, 3>;
+
+bool are_alike(const Job& job, const Places& places) {
+  const auto is_on = [&job](LinearLayer place) { return job.adapters.is_on(place); };
+  return std::ranges::all_of(places, is_on) || std::ranges::none_of(places, is_on);
+}
+
+// The modules that are named apart, and the one that the model has; empty: none.
+std::string parted_module(const Job& job) {
+  using enum LinearLayer;
+  const ModelClass& family = class_of(job.model);
+  if (job.adapters.rank == 0) {
+    return "";
+  }
+  if (family.has_one_qkv && !are_alike(job, {kQuery, kKey, kValue})) {
+    return "a part of q_proj, k_proj and v_proj, which are one module, qkv_proj";
+  }
+  if ((family.has_one_gate_up || family.adapts_experts) && !are_alike(job, {kGate, kUp, kUp})) {
+    return "one of gate_proj and up_proj, which are one module, gate_up_proj";
+  }
+  if (job.model.is_mla() && job.adapters.is_on(kKey) != job.adapters.is_on(kValue)) {
+    return "one of k_proj and v_proj, which latent attention has not: on both they are on all of "
+           "its projections";
+  }
+  return "";
+}
+
+constexpr ValidityRule kWholeModules = {
+    .name = "adapters_on_whole_modules",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return !parted_module(job).empty(); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "adapters on " + parted_module(job) + "; valid: on all of them, or on none";
+        }};
+
+// ParamWrapper.__init__: a ValueError.
+constexpr ValidityRule kNoDropoutOfExperts = {
+    .name = "adapters_of_experts_drop_nothing",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const ExpertAdapters ranks = expert_adapters(job);
+          return job.adapters.dropout > 0 && job.model.has_moe_layers() &&
+                 (ranks.gate_up > 0 || ranks.down > 0);
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "adapters.dropout with adapters on experts, which peft refuses; valid: "
+              "dropout 0, or no adapters on gate_proj, up_proj and down_proj");
         }};
 
 // Trainer.__init__ refuses to fine-tune a purely quantized model.
@@ -230,8 +285,7 @@ constexpr std::array kTransformersRules = {
     kNoEp,
     kNoEtp,
     kNoReplicas,
-    kRoutedExpertsOnly,
-    kGqaOnly,
+    kFamilies,
     kGatedOnly,
     kNoMtp,
     kHeadDim,
@@ -254,6 +308,8 @@ constexpr std::array kTransformersRules = {
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,
+    kWholeModules,
+    kNoDropoutOfExperts,
     kQuantizedNeedsAdapters,
     kPrecisionOfWeights,
     kRankOrderComplete,
