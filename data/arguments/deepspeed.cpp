@@ -162,21 +162,16 @@ void read_offload(const RunArguments& arguments, RunReading& run, const Library&
   }
 }
 
-// What is read of the trainer, and not described under DeepSpeed.
-void check_trainer(const TrainerFile& trainer, RunReading& run) {
-  const RunArguments& arguments = trainer.arguments;
-  if (const std::string adapters = adapters_setting(trainer); !adapters.empty()) {
-    refuse(run, adapters + ": full is described under DeepSpeed, which trains all parameters");
-  }
-  if (run.job.quantized.kind != Quantization::kNone) {
-    refuse(run, "quantized weights: those of 16 and 32 bits are described under DeepSpeed");
-  }
-  if (run.job.optimizer != OptimizerKind::kAdamW) {
-    refuse(run, shown_setting(arguments, arguments.has("optimizer") ? "optimizer" : "optim") +
-                    ": Adam and AdamW with moments of fp32 are described under DeepSpeed");
-  }
+// The loss around DeepSpeed. A profile with losses of its own declares them; another has those of
+// transformers and Liger.
+void read_loss(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const LossWords loss = loss_of(trainer);
-  if (loss.kind == "chunked") {
+  if (takes_word(run, "head_loss", loss.kind, library)) {
+    want(run, "head_loss", loss.kind, library);
+    if (!loss.because.empty()) {
+      run.notes.push_back(loss.because);
+    }
+  } else if (loss.kind == "chunked") {
     refuse(run,
            "loss_type chunked_nll, TRL's default since June 2026: 256 tokens at a time are not "
            "described under DeepSpeed; --set loss_type=nll estimates the run with all logits at "
@@ -195,7 +190,6 @@ void read_around(const TrainerFile& trainer, RunReading& run) {
                         "took no; --recompute full says otherwise");
   }
   read_trainer(trainer, run);
-  check_trainer(trainer, run);
 }
 
 }  // namespace
@@ -226,7 +220,13 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     refuse(run, "optimizer.type " + arguments.text_or("optimizer.type", "") +
                     ": Adam and AdamW are described");
   }
-  if (take_profile(run, library) && !settings.model.empty()) {
+  if (arguments.has("optimizer.type")) {  // goes before the trainer's
+    run.job.optimizer = OptimizerKind::kAdamW;
+  }
+  if (take_profile(run, library)) {
+    read_loss(trainer, run, library);
+  }
+  if (run.has_profile && !settings.model.empty()) {
     read_options(arguments, run, library);
     read_liger(trainer, run, library);
     read_offload(arguments, run, library);

@@ -331,11 +331,15 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   run.job.cluster = cluster;
   excuse_shared_experts(arguments, settings, library);
   run.uses = arguments.uses();
+  run.framework = "megatron";
+  if (!settings.undescribed.empty()) {
+    refuse(run, settings.undescribed);
+    return run;
+  }
   run.unsupported = why_refused(arguments);
   run.job.model = model_of_run(arguments, settings, library, run.notes);
   read_megatron_plan(arguments, run);
   read_training(arguments, run);
-  run.framework = "megatron";
   if (take_profile(run, library)) {
     const Options options = profile_options(library, run.framework);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }

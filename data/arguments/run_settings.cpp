@@ -218,6 +218,15 @@ void want(RunReading& run, const std::string& name, const std::string& word,
   }
 }
 
+bool takes_word(const RunReading& run, const std::string& name, const std::string& word,
+                const Library& library) {
+  const std::vector<ProfileOption> known =
+      profile_options(library, library.key_of(run.job.profile));
+  const auto found = std::ranges::find(known, name, &ProfileOption::name);
+  return found != known.end() && (found->choices.empty() ||
+                                  std::ranges::find(found->choices, word) != found->choices.end());
+}
+
 bool take_profile(RunReading& run, const Library& library) {
   run.has_profile = library.known_framework(run.framework);
   if (run.has_profile) {

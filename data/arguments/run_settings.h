@@ -15,7 +15,15 @@ enum class RunFormat { kMegatron, kTorchtitan, kNanotron, kDeepspeed, kTransform
 std::string framework_of(RunFormat format);
 
 // transformers' Trainer, and the programs around it: whose names and defaults a run has.
-enum class TrainerProject { kTransformers, kTrl, kFactory, kAxolotl, kSwift, kOpenInstruct };
+enum class TrainerProject {
+  kTransformers,
+  kTrl,
+  kFactory,
+  kFactoryV1,  // LLaMA-Factory's version 1, a loop of its own
+  kAxolotl,
+  kSwift,
+  kOpenInstruct
+};
 
 struct RunSettings {
   RunFormat format = RunFormat::kMegatron;
@@ -57,6 +65,9 @@ void refuse(RunReading& run, const std::string& what);
 // Sets the profile's switch, or refuses the run where that is not possible.
 void want(RunReading& run, const std::string& name, const std::string& word,
           const Library& library);
+// Whether the profile declares such a switch that takes the word.
+bool takes_word(const RunReading& run, const std::string& name, const std::string& word,
+                const Library& library);
 // The profile of run.framework; refuses the run where the library has none.
 bool take_profile(RunReading& run, const Library& library);
 

@@ -16,6 +16,15 @@ constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
 constexpr std::array<const char*, 6> kLengths = {
     "cutoff_len", "sequence_len", "max_seq_length", "model_max_length", "max_length", "block_size"};
 
+// LLaMA-Factory ff6d4d1 src/llamafactory/v1/core/base_trainer.py, compute_log_probs;
+// plugins/trainer_plugins/distributed/fsdp2.py, get_mp_policy and prepare_model.
+constexpr std::string_view kOwnLoop =
+    "LLaMA-Factory's version 1: its loop takes a loss of its own from logits in fp32 beside the "
+    "model's, adds up gradients in fp32 and shards adapters one by one, none of which is "
+    "described; "
+    "a file of its first version (model_name_or_path), or options with --framework transformers, "
+    "estimate the model under transformers' Trainer";
+
 void note(RunReading& run, const TrainerFile& trainer, const char* name, const std::string& taken) {
   run.notes.emplace_back(trainer.arguments.error(name, taken).what());
 }
@@ -31,18 +40,31 @@ bool is_full(const TrainerFile& trainer) {
                   {"packing", "sample_packing", "neat_packing", "pad_to_sequence_len"}) != nullptr;
 }
 
+// A run that is silent has its program's length. ms-swift's is what the model has positions for,
+// which bounds its samples (3602360 swift/template/base.py, init_processor; utils/hf_config.py,
+// get_max_model_len).
+void take_default_length(const TrainerFile& trainer, RunReading& run) {
+  const ProjectDefaults& defaults = trainer.defaults;
+  const bool is_bound = defaults.length == 0 && defaults.length_is_positions;
+  run.job.sequence_length = is_bound ? run.job.model.max_sequence_length : defaults.length;
+  if (run.job.sequence_length == 0) {
+    return;
+  }
+  run.notes.push_back(
+      trainer.file + ": " + std::string(defaults.length_name) + ": found nothing, took " +
+      std::to_string(run.job.sequence_length) +
+      (is_bound
+           ? ", the positions of " + run.job.model.name +
+                 ", which bound a sample; --sequence-length N of the longest says otherwise"
+           : ", " + std::string(defaults.name) + "'s default; --sequence-length says otherwise"));
+}
+
 void read_length(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
   const auto* const name =
       std::ranges::find_if(kLengths, [&](const char* each) { return arguments.has(each); });
   if (name == kLengths.end()) {
-    run.job.sequence_length = trainer.defaults.length;
-    if (trainer.defaults.length > 0) {
-      run.notes.push_back(trainer.file + ": " + std::string(trainer.defaults.length_name) +
-                          ": found nothing, took " + std::to_string(trainer.defaults.length) +
-                          ", " + std::string(trainer.defaults.name) +
-                          "'s default; --sequence-length says otherwise");
-    }
+    take_default_length(trainer, run);
     return;
   }
   run.job.sequence_length = arguments.integer(*name, 1, kMaxCount).value();
@@ -144,11 +166,14 @@ std::string shown_setting(const RunArguments& arguments, const char* name) {
   return std::string(name) + " " + shown(arguments.text_or(name, ""), Encoding::kUnchecked);
 }
 
-bool says_sequence_length(const RunSettings& settings) {
+bool says_sequence_length(const RunSettings& settings, const Library& library) {
   const bool is_named = std::ranges::any_of(settings.arguments, [](const Setting& each) {
     return std::ranges::find(kLengths, each.name) != kLengths.end();
   });
-  return is_named || defaults_of(settings.trainer).length > 0;
+  const ProjectDefaults& defaults = defaults_of(settings.trainer);
+  return is_named || defaults.length > 0 ||
+         (defaults.length_is_positions && !settings.model.empty() &&
+          library.model(settings.model).model.max_sequence_length > 0);
 }
 
 std::optional<std::int64_t> micro_batch_of(const TrainerFile& trainer) {
@@ -193,8 +218,14 @@ std::string why_no_training(const TrainerFile& trainer) {
   }
   RunReading reading;
   read_optimizer(trainer, reading);
+  if (in_lower_case(arguments.text_or("accelerate.mixed_precision", "no")) == "fp8") {
+    refuse(reading, "accelerate.mixed_precision fp8: no, bf16 and fp16 are described");
+  }
   read_tuning(trainer, reading);
   read_kernels(trainer, reading);
+  if (reading.unsupported.empty() && trainer.defaults.project == TrainerProject::kFactoryV1) {
+    refuse(reading, std::string(kOwnLoop));
+  }
   return reading.unsupported;
 }
 

@@ -18,8 +18,8 @@ struct TrainerFile {
   const ProjectDefaults& defaults;
 };
 
-// Whether the settings, or the program's default, say how long sequences are.
-bool says_sequence_length(const RunSettings& settings);
+// Whether the settings, or the program's default for the model, say how long sequences are.
+bool says_sequence_length(const RunSettings& settings, const Library& library);
 
 // "" or the reason why no such training is described, which needs neither model nor sharding.
 std::string why_no_training(const TrainerFile& trainer);
@@ -37,8 +37,8 @@ std::int64_t steps_of(const TrainerFile& trainer, std::int64_t micro_batch, std:
 // Recomputation, length, adapters, quantization and optimizer; what is not described is refused.
 void read_trainer(const TrainerFile& trainer, RunReading& run);
 
-// "use_peft true", where adapters are trained; "" where all parameters are.
-std::string adapters_setting(const TrainerFile& trainer);
+// Adapters, not all parameters.
+bool trains_adapters(const TrainerFile& trainer);
 
 // The first of `names` that is on, else nullptr.
 const char* first_on(const RunArguments& arguments, std::initializer_list<const char*> names);

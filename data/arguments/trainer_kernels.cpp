@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::string_view kLiger = "LigerPlugin";
 constexpr std::string_view kCutCrossEntropy = "CutCrossEntropyPlugin";
+// What only writes logs (axolotl 067b021 integrations/swanlab).
+constexpr std::string_view kLogs = "SwanLabPlugin";
 
 // Names of a list that stands in one word: "a.LigerPlugin, b.KDPlugin".
 std::vector<std::string> names_in(const std::string& list) {
@@ -82,7 +84,7 @@ void read_kernels(const TrainerFile& trainer, RunReading& run) {
   }
   note_lora_kernels(trainer, run);
   for (const std::string& name : names_in(arguments.text_or("plugins", ""))) {
-    if (!name.ends_with(kLiger) && !name.ends_with(kCutCrossEntropy)) {
+    if (!name.ends_with(kLiger) && !name.ends_with(kCutCrossEntropy) && !name.ends_with(kLogs)) {
       refuse(run, "plugins " + shown(name, Encoding::kUnchecked) +
                       ": Liger's and Cut Cross Entropy's are described");
     }

@@ -11,8 +11,10 @@ namespace {
 // trainer/base_config.py, sft_config.py, model_config.py. LLaMA-Factory ff6d4d1 hparams, which
 // installs accelerate up to 1.11 and transformers up to 5.8 (pyproject.toml). axolotl 067b021
 // utils/schemas, utils/config normalize_config, loaders/model.py, with accelerate 1.13. ms-swift
-// 3602360 swift/trainers/arguments.py, swift/arguments. open-instruct open_instruct/finetune.py.
-constexpr std::array<ProjectDefaults, 6> kProjects = {{
+// 3602360 swift/trainers/arguments.py, swift/arguments. LLaMA-Factory's version 1:
+// src/llamafactory/v1/config, plugins/model_plugins/peft.py. open-instruct
+// open_instruct/finetune.py.
+constexpr std::array<ProjectDefaults, 7> kProjects = {{
     {.project = TrainerProject::kTransformers, .name = "transformers", .length_name = "max_length"},
     {.project = TrainerProject::kTrl,
      .name = "TRL",
@@ -30,9 +32,19 @@ constexpr std::array<ProjectDefaults, 6> kProjects = {{
      .reentrant = true,
      .targets_all = true,
      .double_quantizes = true,
+     .stores_floats = true,
      .fsdp_version = 1,
      .fsdp_upcast = "all",
      .fsdp_ends = "root"},
+    {.project = TrainerProject::kFactoryV1,
+     .name = "LLaMA-Factory's version 1",
+     .micro_batch = 1,
+     .length_name = "cutoff_len",
+     .length = 2048,
+     .is_bf16 = true,
+     .recomputes = true,
+     .lora_dropout = 0.05,
+     .targets_all = true},
     {.project = TrainerProject::kAxolotl,
      .name = "axolotl",
      .micro_batch = 1,
@@ -41,12 +53,14 @@ constexpr std::array<ProjectDefaults, 6> kProjects = {{
      .is_bf16 = true,
      .reentrant = true,
      .double_quantizes = true,
+     .stores_floats = true,
      .fsdp_version = 1,
      .fsdp_ends = "root"},
     {.project = TrainerProject::kSwift,
      .name = "ms-swift",
      .micro_batch = 1,
      .length_name = "max_length",
+     .length_is_positions = true,
      .is_bf16 = true,
      .recomputes = true,
      .lora_dropout = 0.05,

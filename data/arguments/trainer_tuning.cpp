@@ -82,7 +82,7 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
                                              : names_in(arguments.text_or(setting, ""));
   const Targets targets = targets_named(names);
   if (!targets.wrong.empty()) {
-    refuse(run, std::string(setting) + " " + shown(targets.wrong, Encoding::kUnchecked) +
+    refuse(run, shown_setting(arguments, setting) +
                     ": adapters on the linear layers of Llama, Mistral and Qwen are described, "
                     "q_proj to down_proj by name");
   }
@@ -165,8 +165,21 @@ Bits bits_of(const TrainerFile& trainer) {
              : Bits{.count = arguments.integer_or(setting, 0, 0, 16), .setting = setting};
 }
 
+// Checkpoints of the Hub that bitsandbytes has quantized: nf4 with quantized scales
+// (huggingface.co/unsloth/llama-3-8b-bnb-4bit config.json).
+bool is_4bit_checkpoint(const RunArguments& arguments) {
+  constexpr std::array<const char*, 3> kModels = {"model_name_or_path", "base_model", "model"};
+  return std::ranges::any_of(kModels, [&](const char* name) {
+    return names_4bit_checkpoint(arguments.text_or(name, ""));
+  });
+}
+
 void read_quantized(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
+  if (is_4bit_checkpoint(arguments)) {
+    run.job.quantized = {.kind = Quantization::kNf4, .is_double = true};
+    return;
+  }
   const char* const method = any_of(arguments, {"quantization_method", "quant_method"});
   const std::string by = method == nullptr ? "bnb" : arguments.text_or(method, "");
   const Bits bits = bits_of(trainer);
@@ -195,6 +208,22 @@ void read_quantized(const TrainerFile& trainer, RunReading& run) {
       .is_double = twice == nullptr ? trainer.defaults.double_quantizes : is_on(arguments, twice)};
 }
 
+}  // namespace
+
+// LLaMA-Factory ff6d4d1 model/model_utils/quantization.py (its compute type); axolotl 067b021
+// loaders/model.py; bitsandbytes' default is bytes.
+bool stores_floats(const TrainerFile& trainer) {
+  const char* const setting = any_of(
+      trainer.arguments, {"bnb_4bit_quant_storage", "bnb_config_kwargs.bnb_4bit_quant_storage"});
+  if (setting == nullptr) {
+    return trainer.defaults.stores_floats;
+  }
+  const std::string word = trainer.arguments.text_or(setting, "");
+  return word.find("int8") == std::string::npos;
+}
+
+namespace {
+
 const char* type_setting(const RunArguments& arguments) {
   return any_of(arguments, {"dtype", "torch_dtype", "model_init_kwargs.dtype",
                             "model_init_kwargs.torch_dtype"});
@@ -216,14 +245,14 @@ bool has_wide_ends(const TrainerFile& trainer, const TrainerTypes& types, bool i
   const bool is_plain =
       (attention == "sdpa" || attention == "eager") && !uses_flash_attention(arguments);
   return trainer.defaults.project == TrainerProject::kAxolotl && types.weights != DType::kFp32 &&
-         !is_sharded && is_plain && adapters_setting(trainer).empty() &&
+         !is_sharded && is_plain && !trains_adapters(trainer) &&
          loss_of(trainer).kind != "cut_cross_entropy";
 }
 
 // Whether weights that are trained become fp32 (LLaMA-Factory model/adapter.py, init_adapter).
 bool widens_trained(const TrainerFile& trainer) {
-  return trainer.defaults.project == TrainerProject::kFactory &&
-         adapters_setting(trainer).empty() && !is_on(trainer.arguments, "pure_bf16");
+  return trainer.defaults.project == TrainerProject::kFactory && !trains_adapters(trainer) &&
+         !is_on(trainer.arguments, "pure_bf16");
 }
 
 // accelerate's word counts where the trainer says neither.
@@ -250,14 +279,8 @@ void read_mixed(const TrainerFile& trainer, TrainerTypes& types) {
 
 }  // namespace
 
-std::string adapters_setting(const TrainerFile& trainer) {
-  const Method method = method_of(trainer);
-  if (!is_lora(method)) {
-    return "";
-  }
-  return std::string(method.setting) + " " +
-         trainer.arguments.text_or(method.setting, method.word) +
-         (method.is_default ? ", " + std::string(trainer.defaults.name) + "'s default" : "");
+bool trains_adapters(const TrainerFile& trainer) {
+  return is_lora(method_of(trainer));
 }
 
 void read_tuning(const TrainerFile& trainer, RunReading& run) {

@@ -10,6 +10,9 @@ namespace shardplan {
 // Adapters and quantized weights of the job; refuses what is neither LoRA nor bitsandbytes'.
 void read_tuning(const TrainerFile& trainer, RunReading& run);
 
+// Whether 4-bit weights are kept in tensors of floats, which FSDP2 divides, not of bytes.
+bool stores_floats(const TrainerFile& trainer);
+
 // Types without DeepSpeed, which has its own.
 struct TrainerTypes {
   Precision precision = Precision::kFp32;  // of products

@@ -74,15 +74,28 @@ std::int64_t fsdp_version(const TrainerFile& trainer, RunReading& run) {
   return version;
 }
 
+// When FSDP1 gathers what the backward pass will need: not ahead where nobody says so (transformers
+// 5.17 training_args.py, _process_fsdp_args; accelerate 1.15 commands/launch.py).
+std::string prefetch_of(const RunArguments& arguments) {
+  for (const char* const name :
+       {"fsdp_config.backward_prefetch", "fsdp_config.backward_prefetch_policy"}) {
+    const std::string word = in_lower_case(arguments.text_or(name, ""));
+    if (word == "backward_pre" || word == "backward_post") {
+      return word;
+    }
+  }
+  return "none";
+}
+
 void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const RunArguments& arguments = trainer.arguments;
   read_strategy(arguments, run);
+  // Weights, gradients and optimizer lie in host memory (accelerate 1.15 utils/dataclasses.py,
+  // cpu_offload).
   if (is_on(arguments, "fsdp_config.offload_params") ||
       contains_word(arguments.text_or("fsdp", ""), "offload")) {
-    refuse(
-        run,
-        "FSDP's offload: weights, gradients and optimizer in host memory are not described under "
-        "FSDP");
+    run.plan.offload.parameters = true;
+    run.plan.offload.optimizer = 1;
   }
   const std::string policy =
       arguments.text_or("fsdp_config.auto_wrap_policy", "TRANSFORMER_BASED_WRAP");
@@ -97,6 +110,14 @@ void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& libra
   want(run, "fsdp_upcast", keeps_4bit ? "none" : std::string(trainer.defaults.fsdp_upcast),
        library);
   want(run, "fsdp_ends", std::string(trainer.defaults.fsdp_ends), library);
+  const std::string storage = "float_quant_storage";
+  if (is_4bit && takes_word(run, storage, "true", library)) {
+    want(run, storage, stores_floats(trainer) ? "true" : "false", library);
+  }
+  const std::string prefetch = prefetch_of(arguments);
+  if (takes_word(run, "fsdp_prefetch", prefetch, library)) {
+    want(run, "fsdp_prefetch", prefetch, library);
+  }
 }
 
 // Other launchers of accelerate than those that are read.
@@ -119,11 +140,12 @@ void read_types(const TrainerFile& trainer, bool is_sharded, RunReading& run,
   if (!types.because.empty()) {
     run.notes.push_back(types.because);
   }
-  if (types.weights == DType::kFp16 || types.precision == Precision::kFp16) {
-    refuse(run, "fp16: weights and products in bf16 and fp32 are described");
+  const std::string weights(name_of(types.weights));
+  if (!takes_word(run, "weights_dtype", weights, library)) {
+    refuse(run, "weights in " + weights + ": those in bf16 and fp32 are described");
     return;
   }
-  want(run, "weights_dtype", std::string(name_of(types.weights)), library);
+  want(run, "weights_dtype", weights, library);
   want(run, "autocast", types.autocast ? "true" : "false", library);
   if (types.wide_ends) {
     want(run, "wide_ends", "true", library);
@@ -145,6 +167,20 @@ void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& r
   }
   if (run.plan.recompute.granularity == RecomputeGranularity::kFull) {
     want(run, "reentrant_checkpoint", is_reentrant ? "true" : "false", library);
+  }
+}
+
+// transformers 5.17 integrations/moe.py: experts run by grouped products unless it is said.
+void read_experts(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  constexpr std::string_view kGrouped = "grouped_mm";
+  for (const char* const name : {"experts_implementation", "experts_impl"}) {
+    const std::string word = trainer.arguments.text_or(name, kGrouped);
+    if (word == "eager" && takes_word(run, "eager_experts", "true", library)) {
+      want(run, "eager_experts", "true", library);
+    } else if (word != kGrouped && run.job.model.moe.num_experts > 0) {
+      refuse(run, shown_setting(trainer.arguments, name) +
+                      ": torch's grouped products, transformers' default, are described");
+    }
   }
 }
 
@@ -221,6 +257,7 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
     }
     read_types(trainer, is_sharded, run, library);
     read_checkpoints(trainer, is_sharded, run, library);
+    read_experts(trainer, run, library);
     read_loss(trainer, run, library);
     read_liger(trainer, run, library);
     read_layout(trainer, run, library);

@@ -18,7 +18,7 @@ using Member = std::variant<
     Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
     OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
     LigerKernel FrameworkProfile::*, FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*,
-    HeadLoss FrameworkProfile::*>;
+    HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -82,6 +82,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"foreach_optimizer", &FrameworkProfile::foreach_optimizer},
     {"packed_sequences", &FrameworkProfile::packed_sequences},
     {"wide_ends", &FrameworkProfile::wide_ends},
+    {"fsdp_prefetch", &FrameworkProfile::fsdp_prefetch},
+    {"float_quant_storage", &FrameworkProfile::float_quant_storage},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
     {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},

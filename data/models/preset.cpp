@@ -9,12 +9,58 @@
 namespace shardplan {
 namespace {
 
-// Endings of published names that change weights and tokenizers, not sizes.
-constexpr std::array<std::string_view, 12> kVariants = {"-instruct", "-chat", "-base", "-thinking",
-                                                        "-it",       "-pt",   "-hf",   "-2507",
-                                                        "-0528",     "-0324", "-v0.1", "-bf16"};
+// Words of published names that change weights, tokenizers and lengths, not sizes.
+constexpr std::array kVariants =
+    std::to_array<std::string_view>({"instruct", "chat", "base", "thinking", "reasoning", "it",
+                                     "pt", "hf", "bf16", "fp16", "fp8", "1m"});
+
+constexpr std::string_view k4Bit = "-bnb-4bit";
+
+// "2507" of a release in July 2025.
+bool is_date(const std::string& word) {
+  return word.size() == 4 && word.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// "Meta-Llama-3-8B" of an organisation, without it: "llama-3-8b".
+std::string bare_name(const std::string& name) {
+  std::string rest = in_lower_case(name);
+  rest.erase(rest.find_last_not_of('/') + 1);
+  rest.erase(0, rest.rfind('/') + 1);
+  std::ranges::replace(rest, '_', '-');
+  if (names_4bit_checkpoint(rest)) {
+    rest.resize(rest.size() - k4Bit.size());
+  }
+  return rest.starts_with("meta-") ? rest.substr(std::string_view("meta-").size()) : rest;
+}
+
+// "Qwen/Qwen3-8B": an organisation and its model.
+bool is_published_name(const std::string& name) {
+  return std::ranges::count(name, '/') == 1 && name.find_first_of("./~") > 0 &&
+         name.back() != '/' && !name.ends_with(".json");
+}
+
+// The name without the words that are dropped, wherever they stand: "llama-2-7b-chat-hf".
+template <class Dropped>
+std::string without_words(const std::string& name, Dropped is_dropped) {
+  std::string rest;
+  std::size_t begin = 0;
+  while (begin <= name.size()) {
+    const std::size_t end = std::min(name.find('-', begin), name.size());
+    const std::string word = name.substr(begin, end - begin);
+    if (!is_dropped(word)) {
+      rest += (rest.empty() ? "" : "-") + word;
+    }
+    begin = end + 1;
+  }
+  return rest;
+}
 
 }  // namespace
+
+bool names_4bit_checkpoint(const std::string& model) {
+  const std::string name = in_lower_case(model);
+  return name.ends_with(k4Bit) && !name.ends_with("-unsloth" + std::string(k4Bit));
+}
 
 ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_keys,
                            const std::string& where) const {
@@ -30,6 +76,12 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
                                    : published_model(name_or_path);
     if (!preset.empty()) {
       return {.name = preset, .config = parse("models/" + preset + ".json")};
+    }
+    if (is_published_name(name_or_path) && !std::filesystem::exists(name_or_path, failed)) {
+      throw InputError((where.empty() ? "model: " : where) + "found \"" +
+                       shown(name_or_path, Encoding::kUnchecked) +
+                       "\", a published name whose sizes are not known here, expected a name that "
+                       "`shardplan list models` has or the path of its config.json");
     }
     return {.name = std::filesystem::path(name_or_path).stem().string(),
             .config = {.json = parse_text(read_text_file(name_or_path, where), name_or_path),
@@ -52,28 +104,28 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
 }
 
 std::string Library::published_model(const std::string& name) const {
-  std::string rest = in_lower_case(name);
-  rest.erase(rest.find_last_not_of('/') + 1);
-  rest.erase(0, rest.rfind('/') + 1);
-  if (rest.starts_with("meta-")) {
-    rest.erase(0, std::string_view("meta-").size());
-  }
   const std::vector<std::string> known = model_names();
-  for (bool is_cut = true; is_cut;) {
-    std::string preset = rest;
+  const auto preset_of = [&](const std::string& words) {
+    std::string preset = words;
     if (has(std::string(kModelAliasesPath))) {
       const JsonFile& aliases = parse(std::string(kModelAliasesPath));
-      preset = ObjectReader(aliases.json, aliases.file).string_or(rest, rest);
+      preset = ObjectReader(aliases.json, aliases.file).string_or(words, words);
     }
-    if (std::ranges::find(known, preset) != known.end()) {
+    return std::ranges::find(known, preset) == known.end() ? std::string() : preset;
+  };
+  const std::string whole = bare_name(name);
+  const std::string model = without_words(whole, [](const std::string& word) {
+    return std::ranges::find(kVariants, word) != kVariants.end();
+  });
+  // A release's own name goes before that of its line, whose first version is bare.
+  const std::string undated = without_words(model, is_date);
+  const std::string first =
+      undated.ends_with("-v0.1")
+          ? undated.substr(0, undated.size() - std::string_view("-v0.1").size())
+          : undated;
+  for (const std::string& each : {whole, model, undated, first}) {
+    if (std::string preset = preset_of(each); !preset.empty()) {
       return preset;
-    }
-    is_cut = false;
-    for (const std::string_view ending : kVariants) {
-      if (!is_cut && rest.ends_with(ending)) {
-        rest.resize(rest.size() - ending.size());
-        is_cut = true;
-      }
     }
   }
   return "";

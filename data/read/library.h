@@ -138,5 +138,8 @@ class Library {
 
 bool is_path(const std::string& name);  // has a '/' or ends in .json
 std::string in_lower_case(std::string_view text);
+// "unsloth/llama-3-8b-bnb-4bit", whose linear layers bitsandbytes has quantized to four bits, all
+// of them: not "-unsloth-bnb-4bit", which leaves out some.
+bool names_4bit_checkpoint(const std::string& model);
 
 }  // namespace shardplan

@@ -247,6 +247,7 @@ constexpr Framework kTransformers = {
     .update = transformers::kUpdate,
     .microbatches_seen_by_time = transformers::microbatches_seen_by_time,
     .sharding_seen_by_time = transformers::sharding_seen_by_time,
+    .offload_adds_buffers = true,
     .add_outside = transformers::add_outside,
     .seen_by_outside = transformers::seen_by_outside,
     .add_assumptions = transformers::add_assumptions,

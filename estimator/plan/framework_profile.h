@@ -326,10 +326,12 @@ struct FrameworkProfile {
   FsdpEnds fsdp_ends = FsdpEnds::kTailWithHead;
   bool gradient_as_bucket_view = false;  // DDP: gradients are views of its buckets
   HeadLoss head_loss = HeadLoss::kStock;
-  bool foreach_optimizer = false;   // where it is not fused: lists of tensors; else one by one
-  bool packed_sequences = false;    // positions begin anew within a row of tokens
-  bool wide_ends = false;           // norms, embedding and head are fp32 beside bf16 linear layers
-  bool recompute_allgather = true;  // nanotron: gathered inputs are gathered again
+  bool foreach_optimizer = false;  // where it is not fused: lists of tensors; else one by one
+  bool packed_sequences = false;   // positions begin anew within a row of tokens
+  bool wide_ends = false;          // norms, embedding and head are fp32 beside bf16 linear layers
+  FsdpPrefetch fsdp_prefetch = FsdpPrefetch::kNone;
+  bool float_quant_storage = false;   // 4-bit weights lie in bf16, which FSDP2 shards
+  bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
   bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
   bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
   bool ends_on_last_stage = false;    // nanotron: final norm, head and loss, whatever they cost

@@ -28,6 +28,10 @@ enum class OptimizerKind {
   kTorchaoAdamW8bit,
   kTorchaoAdamW4bit,
 };
+constexpr bool is_paged(OptimizerKind optimizer) {
+  return optimizer == OptimizerKind::kPagedAdamW || optimizer == OptimizerKind::kPagedAdamW8bit;
+}
+
 enum class TrainedParameters { kAll, kAdapters };
 inline constexpr std::array<NamedValue<OptimizerKind>, 11> kOptimizerKinds = {{
     {.value = OptimizerKind::kAdamW, .name = "adamw"},

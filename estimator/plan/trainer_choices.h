@@ -22,6 +22,10 @@ enum class FsdpEnds {
   kTailWithHead,  // 1.15: with tied tables norm, embedding and head
 };
 
+// When FullyShardedDataParallel, FSDP1, gathers the next module of a backward pass: beside the
+// module before it, behind that, or when it is needed.
+enum class FsdpPrefetch { kNone, kBackwardPre, kBackwardPost };
+
 // How transformers and what is built on it get from the last hidden states to the loss.
 enum class HeadLoss {
   kStock,            // all logits, then ForCausalLMLoss
@@ -40,6 +44,11 @@ inline constexpr std::array<NamedValue<FsdpEnds>, 3> kFsdpEnds = {{
     {.value = FsdpEnds::kTail, .name = "tail"},
     {.value = FsdpEnds::kTailWithHead, .name = "tail_with_head"},
 }};
+inline constexpr std::array<NamedValue<FsdpPrefetch>, 3> kFsdpPrefetches = {{
+    {.value = FsdpPrefetch::kNone, .name = "none"},
+    {.value = FsdpPrefetch::kBackwardPre, .name = "backward_pre"},
+    {.value = FsdpPrefetch::kBackwardPost, .name = "backward_post"},
+}};
 inline constexpr std::array<NamedValue<HeadLoss>, 4> kHeadLosses = {{
     {.value = HeadLoss::kStock, .name = "stock"},
     {.value = HeadLoss::kChunked, .name = "chunked"},
@@ -51,6 +60,9 @@ constexpr const auto& names_of(FsdpUpcast) {
 }
 constexpr const auto& names_of(FsdpEnds) {
   return kFsdpEnds;
+}
+constexpr const auto& names_of(FsdpPrefetch) {
+  return kFsdpPrefetches;
 }
 constexpr const auto& names_of(HeadLoss) {
   return kHeadLosses;

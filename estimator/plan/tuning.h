@@ -44,6 +44,10 @@ constexpr std::string_view name_of(Quantization kind) {
   return kQuantizationNames[static_cast<std::size_t>(kind)];
 }
 
+constexpr bool is_4bit(Quantization kind) {
+  return kind == Quantization::kNf4 || kind == Quantization::kFp4;
+}
+
 struct QuantizedWeights {
   Quantization kind = Quantization::kNone;
   bool is_double = false;  // 4 bit: the scales of blocks are quantized as well

@@ -22,9 +22,11 @@ struct RowMatch {
   std::int64_t bytes = 0;  // of the tensor
   bool by_segment = true;  // its segment prints as the message; false: only its own size does
   std::string born;
-  std::string moment;                // where in the step it is made
-  std::int64_t allocated_bytes = 0;  // most that the estimate allocates there, the tensor included
-  std::int64_t device_bytes = 0;     // the same with what lies outside the allocator
+  std::string moment;  // where in the step it is made
+  // What the estimate allocates there with the tensor: with the first of a list, and at most.
+  std::int64_t lowest_allocated_bytes = 0;
+  std::int64_t allocated_bytes = 0;
+  std::int64_t device_bytes = 0;  // the same with what lies outside the allocator
 };
 
 // The same failure on one or several ranks.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/answer/stage_memory.h"
@@ -52,8 +53,57 @@ const Moment& fullest_moment(const StageMemory& stage, const Row& row) {
   return fullest == nullptr ? stage.moments.front() : *fullest;
 }
 
+// All rows that are made where that one is, as copies of weights are: one weight after the other.
+std::int64_t bytes_born_with(const StageMemory& stage, std::string_view born) {
+  std::int64_t bytes = 0;
+  for (const Row& row : stage.rows) {
+    bytes += row.in_allocator && row.born.name == born
+                 ? std::max(row.copies, std::int64_t{1}) * row.bytes
+                 : 0;
+  }
+  return bytes;
+}
+
+// Rows of one event stand in the order in which they are made.
+std::int64_t bytes_born_behind(const StageMemory& stage, const Row& row) {
+  std::int64_t bytes = 0;
+  bool is_behind = false;
+  for (const Row& other : stage.rows) {
+    bytes += is_behind && other.in_allocator && other.born.name == row.born.name ? other.bytes : 0;
+    is_behind = is_behind || &other == &row;
+  }
+  return bytes;
+}
+
+// What is allocated when the first and the last of the row's tensors are there.
+struct Levels {
+  std::int64_t lowest = 0;
+  std::int64_t highest = 0;
+};
+
+// The optimizer's state is made before what a step needs for itself.
+Levels levels_of(const StageMemory& stage, const Row& row, const Moment& moment) {
+  const std::string_view born = row.born.name;
+  if (moment.name == "start-up") {
+    return {0, moment.allocated_bytes};
+  }
+  if (moment.name == "last warm-up forward") {
+    return {stage.state_bytes, moment.allocated_bytes};
+  }
+  if (moment.name != "optimizer step") {
+    const std::int64_t level =
+        moment.allocated_bytes - (moment.event == born ? bytes_born_behind(stage, row) : 0);
+    return {level, level};
+  }
+  const std::int64_t highest =
+      moment.allocated_bytes -
+      (born.starts_with("first ") ? bytes_born_with(stage, "optimizer_step") : 0);
+  return {highest - bytes_born_with(stage, born), highest};
+}
+
 RowMatch match_of(const StageMemory& stage, const Row& row, std::int64_t bytes, bool by_segment) {
   const Moment& moment = fullest_moment(stage, row);
+  const Levels levels = levels_of(stage, row, moment);
   return {.stage = stage.pp_rank,
           .component = row.component,
           .row = row.name,
@@ -61,8 +111,9 @@ RowMatch match_of(const StageMemory& stage, const Row& row, std::int64_t bytes, 
           .by_segment = by_segment,
           .born = row.born.name,
           .moment = moment.name,
-          .allocated_bytes = moment.allocated_bytes,
-          .device_bytes = moment.allocated_bytes + stage.outside_bytes};
+          .lowest_allocated_bytes = levels.lowest,
+          .allocated_bytes = levels.highest,
+          .device_bytes = levels.highest + stage.outside_bytes};
 }
 
 // Rows of the state are lists of tensors: one per weight, where they are not sharded.
@@ -90,7 +141,9 @@ bool is_list_of_weights(const Question& question, const Row& row) {
   switch (row.component) {
     case Component::kParameters: return question.plan.zero < 3;
     case Component::kGradients: return question.plan.zero < 2;
-    case Component::kOptimizer: return question.plan.zero < 1;
+    case Component::kOptimizer: return question.plan.zero < 2;
+    case Component::kTemporaries:
+      return question.plan.zero < 2 && row.born.name == "optimizer_step";
     default: return false;
   }
 }
@@ -187,11 +240,16 @@ void match_event(OomDiagnosis& diagnosis, const Question& question) {
   const std::int64_t held = event.allocated && event.tried
                                 ? event.allocated->middle() + event.tried->middle()
                                 : std::int64_t{0};
-  std::ranges::stable_sort(diagnosis.matches, [held](const RowMatch& one, const RowMatch& other) {
+  const auto distance = [held](const RowMatch& match) {
+    return std::pair(std::max({match.lowest_allocated_bytes - held, held - match.allocated_bytes,
+                               std::int64_t{0}}),
+                     std::llabs(match.allocated_bytes - held));
+  };
+  std::ranges::stable_sort(diagnosis.matches, [&](const RowMatch& one, const RowMatch& other) {
     if (held == 0) {
       return one.device_bytes > other.device_bytes;
     }
-    return std::llabs(one.allocated_bytes - held) < std::llabs(other.allocated_bytes - held);
+    return distance(one) < distance(other);
   });
 }
 

@@ -6,6 +6,7 @@
 #include "data/read/json_message.h"
 #include "tools/from/log.h"
 #include "tools/from/shell.h"
+#include "tools/from/swift.h"
 #include "tools/from/toml.h"
 #include "tools/from/trainer.h"
 #include "tools/from/yaml.h"
@@ -41,6 +42,20 @@ std::int64_t take_line(std::string& path) {
   return line;
 }
 
+// Megatron-SWIFT's is a run of Megatron, whose table of arguments says which of them are switches.
+RunSettings settings_of_yaml(const std::string& text, const std::string& file,
+                             const std::vector<std::string>& set_words,
+                             std::vector<std::string>& notes, const Library& library) {
+  std::vector<std::string> variables;
+  const std::vector<Setting> own = trainer_file(text, file, set_words, variables);
+  if (!is_of_megatron_swift(own)) {
+    return settings_from_yaml(text, file, set_words);
+  }
+  RunSettings settings = settings_of_swift_file(own, file, library, notes);
+  settings.variables = std::move(variables);
+  return settings;
+}
+
 }  // namespace
 
 RunSettings settings_from_file(const std::string& path, std::vector<std::string>& notes,
@@ -66,7 +81,7 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
   request.path = file;
   switch (kind->language) {
     case Language::kShell: return settings_from_shell(text, file, notes, request, library);
-    case Language::kYaml: return settings_from_yaml(text, file, request.set_words);
+    case Language::kYaml: return settings_of_yaml(text, file, request.set_words, notes, library);
     case Language::kToml: {
       RunSettings settings = settings_from_toml(text, file);
       settings.is_configuration = true;
@@ -93,7 +108,7 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
   if (value.kind == JsonKind::kObject && !has("zero_optimization")) {
     RunSettings flat = section_settings(value, file, RunFormat::kTransformers);
     if (is_of_trainer(flat.arguments)) {
-      return settings_of_trainer({.own = std::move(flat.arguments), .file = file, .path = file});
+      return settings_of_program({.own = std::move(flat.arguments), .file = file, .path = file});
     }
   }
   if (has("training") && has("parallelism")) {  // job.save_config_file

@@ -191,7 +191,7 @@ std::vector<Setting> words_over(const Launch& launch, const std::string& config,
 
 // The training of a file, with the words of its command over it.
 RunSettings yaml_settings(const Launch& launch, const std::string& config, const std::string& path,
-                          std::vector<std::string>& notes) {
+                          const Library& library, std::vector<std::string>& notes) {
   const std::string found = file_beside(config, path);
   if (found.empty()) {
     throw InputError(launch.place + ": found no file '" + shown(config, Encoding::kUnchecked) +
@@ -205,6 +205,9 @@ RunSettings yaml_settings(const Launch& launch, const std::string& config, const
   }
   const std::vector<Setting> over = words_over(launch, config, notes);
   own.insert(own.end(), over.begin(), over.end());
+  if (is_swift_program(launch.program)) {
+    return settings_of_swift_file(own, found, library, notes);
+  }
   const bool is_known =
       is_of_trainer(own) || is_trl_program(launch.program) || is_swift_trainer(launch.program);
   if (!is_known) {
@@ -214,8 +217,7 @@ RunSettings yaml_settings(const Launch& launch, const std::string& config, const
   add_device_map(launch, words.own);
   words.launcher = accelerate_settings(launch, path);
   words.project = project_of_command(launch, words.own);
-  return words.project == TrainerProject::kSwift ? settings_of_swift_trainer(std::move(words))
-                                                 : settings_of_trainer(std::move(words));
+  return settings_of_program(std::move(words));
 }
 
 }  // namespace
@@ -242,7 +244,7 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
                                std::vector<std::string>& notes) {
   RunSettings settings;
   if (const std::string config = configuration_of(launch); !config.empty()) {
-    settings = yaml_settings(launch, config, path, notes);
+    settings = yaml_settings(launch, config, path, library, notes);
     settings.num_gpus = launch.num_gpus > 0 ? launch.num_gpus : settings.num_gpus;
     return settings;
   }
@@ -258,8 +260,7 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
     add_device_map(launch, words.own);
     words.launcher = accelerate_settings(launch, path);
     words.project = project_of_command(launch, words.own);
-    settings = words.project == TrainerProject::kSwift ? settings_of_swift_trainer(std::move(words))
-                                                       : settings_of_trainer(std::move(words));
+    settings = settings_of_program(std::move(words));
   } else {
     settings.file = file;
     settings.arguments = std::move(arguments);

@@ -201,4 +201,42 @@ RunSettings settings_of_swift_trainer(TrainerWords words) {
   return settings;
 }
 
+RunSettings settings_of_program(TrainerWords words) {
+  const TrainerProject project = words.project.value_or(project_of(words.own));
+  return project == TrainerProject::kSwift ? settings_of_swift_trainer(std::move(words))
+                                           : settings_of_trainer(std::move(words));
+}
+
+bool is_of_megatron_swift(const std::vector<Setting>& own) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(own, name, &Setting::name) != own.end();
+  };
+  constexpr std::array<std::string_view, 6> kSizes = {
+      "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
+      "context_parallel_size",      "recompute_granularity",        "mcore_model"};
+  return has("model") && (has("tuner_type") || has("train_type")) &&
+         !has("per_device_train_batch_size") && std::ranges::any_of(kSizes, has);
+}
+
+// Its ENV section is the environment (ms-swift 3602360 swift/cli/main.py).
+RunSettings settings_of_swift_file(const std::vector<Setting>& own, const std::string& file,
+                                   const Library& library, std::vector<std::string>& notes) {
+  constexpr std::string_view kEnvironment = "ENV.";
+  std::vector<Setting> words;
+  std::vector<Setting> environment;
+  for (Setting each : own) {
+    if (each.name.starts_with(kEnvironment)) {
+      each.name.erase(0, kEnvironment.size());
+      environment.push_back(std::move(each));
+      continue;
+    }
+    each.name.insert(0, "--");
+    std::ranges::replace(each.name, '_', '-');
+    words.push_back(std::move(each));
+  }
+  RunSettings settings = settings_of_swift(words, file, library, notes);
+  settings.environment = std::move(environment);
+  return settings;
+}
+
 }  // namespace shardplan

@@ -25,4 +25,12 @@ bool is_swift_trainer(const std::string& program);
 // are its configurations of DeepSpeed.
 RunSettings settings_of_swift_trainer(TrainerWords words);
 
+// A Trainer's settings of whichever program has these names.
+RunSettings settings_of_program(TrainerWords words);
+
+// The settings of a file of Megatron-SWIFT, which names Megatron's sizes.
+bool is_of_megatron_swift(const std::vector<Setting>& own);
+RunSettings settings_of_swift_file(const std::vector<Setting>& own, const std::string& file,
+                                   const Library& library, std::vector<std::string>& notes);
+
 }  // namespace shardplan

@@ -33,42 +33,17 @@ bool is_yaml(const std::string& name) {
   return name.ends_with(".yaml") || name.ends_with(".yml");
 }
 
-// The program whose names these are.
-TrainerProject project_of(const std::vector<Setting>& own) {
-  if (has_any(own, {"finetuning_type", "cutoff_len", "stage", "template"}) &&
-      !has_any(own, {"tuner_type", "train_type"})) {
-    return TrainerProject::kFactory;
-  }
-  if (has_any(own, {"base_model", "sequence_len"})) {
-    return TrainerProject::kAxolotl;
-  }
-  if (has_any(own, {"tuner_type", "train_type"})) {
-    return TrainerProject::kSwift;
-  }
-  const bool is_trl = has_any(
-      own, {"packing", "use_peft", "loss_type", "dataset_mixer", "dataset_mixture",
-            "completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_name"});
-  const bool is_other = has_any(own, {"block_size", "model_max_length", "dataset_path", "data_path",
-                                      "do_train", "train_file"});
-  return is_trl && !is_other ? TrainerProject::kTrl : TrainerProject::kTransformers;
+bool is_of_version_1(const std::vector<Setting>& own) {
+  return has_any(own, {"model_class", "dist_config.name", "init_config.name", "train_dataset"}) &&
+         has_any(own, {"model"});
 }
 
-// Trainings that the Trainer does not run, though their files look alike.
-void refuse_others(const std::vector<Setting>& own, const std::string& file) {
-  if (has_any(own, {"model_class", "dist_config.name", "init_config.name", "train_dataset"}) &&
-      has_any(own, {"model"})) {
-    throw InputError(file +
-                     ": found a training of LLaMA-Factory's version 1, a loop of its own with an "
-                     "FSDP2, a loss and an optimizer of its own, which are not described; expected "
-                     "a file of its first version (model_name_or_path), or options: --framework "
-                     "transformers with --model, --sequence-length, --zero and so on");
-  }
-  if (has_any(own, {"tensor_model_parallel_size", "megatron_bridge_args"}) &&
-      !has_any(own, {kConfiguration})) {
-    throw InputError(file +
-                     ": found a training of LLaMA-Factory by Megatron, whose settings are no "
-                     "arguments of Megatron-LM; expected options: --framework megatron with "
-                     "--model, --sequence-length, --tp, --pp and so on");
+// Trainings by Megatron-Core have the settings of LLaMA-Factory's first version beside Megatron's
+// sizes; what starts them is a variable of the environment.
+void mark_megatron(std::vector<Setting>& own, const std::string& file) {
+  const bool is_said = has_any(own, {"use_mca", "use_megatron_bridge", kConfiguration});
+  if (!is_said && has_any(own, {"tensor_model_parallel_size", "megatron_bridge_args"})) {
+    own.insert(own.begin(), {.name = "use_mca", .values = {"true"}, .place = file + ": use_mca: "});
   }
 }
 
@@ -277,14 +252,35 @@ void add_configuration(std::vector<Setting>& own, const std::vector<std::string>
   }
 }
 
+TrainerProject project_of(const std::vector<Setting>& own) {
+  if (is_of_version_1(own)) {
+    return TrainerProject::kFactoryV1;
+  }
+  if (has_any(own, {"finetuning_type", "cutoff_len", "stage", "template"}) &&
+      !has_any(own, {"tuner_type", "train_type"})) {
+    return TrainerProject::kFactory;
+  }
+  if (has_any(own, {"base_model", "sequence_len"})) {
+    return TrainerProject::kAxolotl;
+  }
+  if (has_any(own, {"tuner_type", "train_type"})) {
+    return TrainerProject::kSwift;
+  }
+  const bool is_trl = has_any(
+      own, {"packing", "use_peft", "loss_type", "dataset_mixer", "dataset_mixture",
+            "completion_only_loss", "assistant_only_loss", "dataset_text_field", "dataset_name"});
+  const bool is_other = has_any(own, {"block_size", "model_max_length", "dataset_path", "data_path",
+                                      "do_train", "train_file"});
+  return is_trl && !is_other ? TrainerProject::kTrl : TrainerProject::kTransformers;
+}
+
 bool is_of_trainer(const std::vector<Setting>& settings) {
   const bool is_axolotl =
       has_any(settings, {"base_model"}) &&
       has_any(settings, {"sequence_len", "micro_batch_size", "datasets", "adapter"});
   const bool is_swift =
-      has_any(settings, {"model"}) && has_any(settings, {"tuner_type", "train_type", "model_class",
-                                                         "dist_config.name", "train_dataset"});
-  return is_axolotl || is_swift ||
+      has_any(settings, {"model"}) && has_any(settings, {"tuner_type", "train_type"});
+  return is_axolotl || is_swift || is_of_version_1(settings) ||
          (has_any(settings, {"model_name_or_path"}) &&
           has_any(settings, {"per_device_train_batch_size", "finetuning_type", "dataset_name",
                              "output_dir", "learning_rate", "dataset"}));
@@ -292,10 +288,15 @@ bool is_of_trainer(const std::vector<Setting>& settings) {
 
 RunSettings settings_of_trainer(TrainerWords words) {
   words.own = with_fsdp(expanded(words.own), words.path);
-  refuse_others(words.own, words.file);
+  const TrainerProject named = project_of(words.own);
+  const bool is_version_1 = named == TrainerProject::kFactoryV1;
+  const TrainerProject project = is_version_1 ? named : words.project.value_or(named);
+  if (project == TrainerProject::kFactory) {
+    mark_megatron(words.own, words.file);
+  }
   RunSettings settings = sharding_of(words);
   settings.file = words.file;
-  settings.trainer = words.project.value_or(project_of(words.own));
+  settings.trainer = project;
   settings.model_name = {};
   for (const char* const name : {"model", "base_model", "model_name_or_path"}) {
     if (const Setting* const model = setting_named(words.own, name)) {
@@ -306,11 +307,9 @@ RunSettings settings_of_trainer(TrainerWords words) {
   return settings;
 }
 
-std::string known_model(const Setting& model_name, const std::string& file,
-                        const Library& library) {
+std::string configuration_beside(const Setting& model_name, const std::string& file) {
   const std::string name = word_of(&model_name);
-  std::string config = name.empty() ? "" : file_beside(name + "/config.json", file);
-  return config.empty() ? library.published_model(name) : config;
+  return name.empty() ? "" : file_beside(name + "/config.json", file);
 }
 
 InputError unknown_model(const Setting& model_name) {

@@ -26,9 +26,11 @@ struct TrainerWords {
 // Whether a file with settings of these names is one of a Trainer's, and whose.
 bool is_of_trainer(const std::vector<Setting>& settings);
 
+// The program whose names these are.
+TrainerProject project_of(const std::vector<Setting>& own);
+
 // `deepspeed` and `fsdp_config` name files, which are looked for where they say, beside the file
-// and in the folders above it; InputError where they are not there, and for trainings that are not
-// the Trainer's.
+// and in the folders above it; InputError where they are not there.
 RunSettings settings_of_trainer(TrainerWords words);
 
 // Adds what --set deepspeed=FILE and --set fsdp_config=FILE name.
@@ -44,9 +46,8 @@ RunSettings deepspeed_settings(const Setting& named, const std::string& path);
 // training_args.py, _process_fsdp_args; axolotl utils/schemas/validation.py).
 std::string without_fsdp(const std::string& name);
 
-// The model that a file trains by its published name or by its folder, as preset or path; "" where
-// the library has none of that name.
-std::string known_model(const Setting& model_name, const std::string& file, const Library& library);
+// The config.json of the folder that a file names as its model; "" where none lies there.
+std::string configuration_beside(const Setting& model_name, const std::string& file);
 InputError unknown_model(const Setting& model_name);
 
 }  // namespace shardplan

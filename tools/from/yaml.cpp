@@ -11,6 +11,7 @@
 #include "data/read/json_message.h"
 #include "tools/from/accelerate.h"
 #include "tools/from/shell/words.h"
+#include "tools/from/swift.h"
 #include "tools/from/trainer.h"
 #include "tools/from/yaml_scalar.h"
 
@@ -265,7 +266,7 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
     if (is_of_trainer(own)) {
       add_configuration(own, set_words);
       std::vector<std::string> variables = std::move(settings.variables);
-      settings = settings_of_trainer({.own = std::move(own), .file = file, .path = file});
+      settings = settings_of_program({.own = std::move(own), .file = file, .path = file});
       settings.variables = std::move(variables);
       return settings;
     }

@@ -80,13 +80,16 @@ def quantization_config(quantization):
 
 
 def quantized_model(case, device):
-    """from_pretrained reads the weights, quantises them and leaves them on the device."""
+    """from_pretrained reads the weights, quantises them and leaves them on the device; ZeRO-3 takes no map of devices."""
+    from transformers.integrations import is_deepspeed_zero3_enabled
+
+    placed = {} if is_deepspeed_zero3_enabled() else {"device_map": {"": device}}
     return transformers.AutoModelForCausalLM.from_pretrained(
         checkpoint_of(case),
         quantization_config=quantization_config(case["quantization"]),
         dtype=DTYPES[case["model_dtype"]],
         attn_implementation=case["attn_implementation"],
-        device_map={"": device},
+        **placed,
     )
 
 
@@ -181,4 +184,7 @@ def parameter_counts(case, model):
     if case.get("lora"):
         trainable, total = model.get_nb_trainable_parameters()
         return total, trainable
+    if any(hasattr(parameter, "ds_numel") for parameter in model.parameters()):  # ZeRO-3's are empty between uses
+        counted = [(parameter.ds_numel, parameter.requires_grad) for parameter in model.parameters()]
+        return sum(count for count, _ in counted), sum(count for count, trained in counted if trained)
     return model.num_parameters(), model.num_parameters(only_trainable=True)

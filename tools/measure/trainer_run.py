@@ -5,11 +5,15 @@ usage: [torchrun --nproc_per_node WORLD] trainer_run.py CASE.json|- [--out OUT.j
                                                         [--steps N] [--shared] [--cpu]
 
 A case is a line of data/measured's hf_trainer files without "measured": framework, model (members of its config),
-world, strategy single|ddp|fsdp2, model_dtype, bf16_autocast, gradient_checkpointing, fsdp (fsdp_config), lora (peft's),
-per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim, max_grad_norm, attn_implementation;
+world, strategy single|ddp|fsdp1|fsdp2|deepspeed, model_dtype, bf16_autocast, gradient_checkpointing, fsdp (fsdp_config),
+ds_config (of zero_optimization; what it leaves out is the Trainer's to say), lora (peft's),
+per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim (TrainingArguments', or muon:
+trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare (trainer_model.py), loss
 stock|trl_chunked|cut_cross_entropy, packing {"lengths"} (position_ids start again at each document, no attention_mask),
-padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments).
+padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments), fake_group: rank 0 alone
+runs, in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
+sees; its times have no transfers, and the driver's figures no communicators. DistributedDataParallel takes no such group.
 --trace: three steps; what the allocator did until the end of the second (trainer_trace.py).
 --native: its allocations name operators of PyTorch and nodes of autograd too.
 --shared: other processes use the GPU, and what the driver says of it is left out.
@@ -112,13 +116,27 @@ def checkpointing_arguments(case):
     return chosen
 
 
+def deepspeed_config(case):
+    """DeepSpeed's file as the trainers' examples write it."""
+    members = {
+        "train_micro_batch_size_per_gpu": case["per_device_train_batch_size"],
+        "gradient_accumulation_steps": case["gradient_accumulation_steps"],
+        "gradient_clipping": "auto",
+        "bf16": {"enabled": case["bf16_autocast"]},
+        "zero_allow_untested_optimizer": True,
+    }
+    return members | case["ds_config"]
+
+
 def training_arguments(case, steps, cpu):
     members = checkpointing_arguments(case)
-    if case["strategy"] == "fsdp2":
+    if case["strategy"] in ("fsdp1", "fsdp2"):
         members |= {"fsdp": True, "fsdp_config": dict(case["fsdp"])}
         if case["fsdp"].get("cpu_offload"):
             # What accelerate's launcher sets: norms of gradients on the CPU are summed there.
             members["ddp_backend"] = "cuda:nccl,cpu:gloo"
+    elif case["strategy"] == "deepspeed":
+        members["deepspeed"] = deepspeed_config(case)
     if cpu:
         members |= {"use_cpu": True} | ({"ddp_backend": "gloo"} if case["world"] > 1 else {})
     if case.get("tf32") is not None:
@@ -135,12 +153,21 @@ def training_arguments(case, steps, cpu):
         fp16=case.get("fp16", False),
         per_device_train_batch_size=case["per_device_train_batch_size"],
         gradient_accumulation_steps=case["gradient_accumulation_steps"],
-        optim=case["optim"],
+        optim=DEFAULTS["optim"] if case["optim"] == "muon" else case["optim"],
         max_grad_norm=case["max_grad_norm"],
         use_liger_kernel=case.get("use_liger_kernel", False),
         **members,
         **case.get("arguments", {}),
     )
+
+
+def own_optimizer(case):
+    """What the Trainer takes in place of the optimizer that TrainingArguments name."""
+    if case["optim"] != "muon":
+        return {}
+    from trainer_muon import MuonWithAdamW
+
+    return {"optimizer_cls_and_kwargs": (MuonWithAdamW, {"lr": 1e-4, "table_rows": case["model"]["vocab_size"]})}
 
 
 def rank_measured(recorder, counts, context, loading_peak, shared):
@@ -169,7 +196,8 @@ def rank_measured(recorder, counts, context, loading_peak, shared):
 
 def versions():
     named = {"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda}
-    for package in ("transformers", "accelerate", "peft", "bitsandbytes", "liger_kernel", "trl", "cut_cross_entropy", "torchao"):
+    for package in ("transformers", "accelerate", "deepspeed", "peft", "bitsandbytes", "liger_kernel", "trl", "cut_cross_entropy",
+                    "torchao"):  # fmt: skip
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             named[package] = importlib.metadata.version(package)
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -196,14 +224,18 @@ def train(case, options):
         callbacks.append(trainer_trace.StepMarks(trace))
         trace.start()
     try:
+        # DeepSpeed's ZeRO-3 divides a model while it is made, where arguments that ask for it are alive.
+        arguments = training_arguments(case, options.steps, options.cpu)
+        if case["strategy"] == "deepspeed":
+            arguments.device  # the processes find each other, which it then counts
         model = build_model(case, local_rank if on_cuda else "cpu")
         counts = parameter_counts(case, model)
         if on_cuda:
             loading_peak = torch.cuda.max_memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-        arguments = training_arguments(case, options.steps, options.cpu)
         rows = case["world"] * case["per_device_train_batch_size"] * case["gradient_accumulation_steps"] * options.steps
-        trainer = trainer_class(model=model, args=arguments, train_dataset=RandomTokens(case, rows), callbacks=callbacks)
+        tokens = RandomTokens(case, rows)
+        trainer = trainer_class(model=model, args=arguments, train_dataset=tokens, callbacks=callbacks, **own_optimizer(case))
         trainer.train()
         status, message = "ok", None
     except torch.OutOfMemoryError as error:
@@ -212,6 +244,13 @@ def train(case, options):
     if trace and local_rank == 0:
         trace.write(options.trace, case)
     return status, message, recorder.times, rank_measured(recorder, counts, context, loading_peak, options.shared)
+
+
+def start_fake_group(world):
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
 
 
 def write_line(case, answers, out):
@@ -244,13 +283,15 @@ def main():
     options.steps = options.steps or (TRACED_STEPS if options.trace else STEPS)
     with sys.stdin if options.case == "-" else open(options.case) as file:
         case = DEFAULTS | json.loads(file.read())
+    if case.get("fake_group"):
+        start_fake_group(case["world"])
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world != case["world"]:
         sys.exit(f"{case['id']}: world: found {world} processes, expected {case['world']}")
     transformers.set_seed(42)
     answer = train(case, options)
     answers = [answer]
-    if world > 1:
+    if world > 1 and not case.get("fake_group"):
         answers = [None] * world
         torch.distributed.all_gather_object(answers, answer)
     if int(os.environ.get("RANK", 0)) == 0:

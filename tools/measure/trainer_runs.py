@@ -5,7 +5,7 @@ usage: trainer_runs.py CASES.jsonl OUT.jsonl [--trace FOLDER] [--native] [--para
                                              [--limit-s S] [--minutes M] [--steps N] [--cpu]
 
 --trace: what the allocator did, as FOLDER/ID.json.gz.
---parallel: cases of one rank run N at a time, spread over G GPUs (1); what the driver says of the GPU is left out where
+--parallel: cases of one process run N at a time, spread over G GPUs (1); what the driver says of the GPU is left out where
 N is above G, and times mean nothing.
 --limit-s: what a case may take (90). --minutes: no case starts later.
 A case that fails is written with status "crash", "oom" or "timeout" and the last lines that it printed; one whose id
@@ -28,21 +28,27 @@ LAST_CHARACTERS = 1500
 GIB = 2**30
 
 
+def processes_of(case):
+    return 1 if case.get("fake_group") else case.get("world", 1)
+
+
 def command_of(case, folder, options):
     command = [sys.executable]
-    if case.get("world", 1) > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(case["world"])]
+    if processes_of(case) > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes_of(case))]
     command += [os.path.join(HERE, "trainer_run.py"), os.path.join(folder, "case.json"), "--out", os.path.join(folder, "out")]
     if options.trace:
         command += ["--trace", os.path.join(os.path.abspath(options.trace), case["id"] + ".json.gz")]
     if options.steps:
         command += ["--steps", str(options.steps)]
-    if options.parallel > options.gpus and case.get("world", 1) == 1:
+    if options.parallel > options.gpus and processes_of(case) == 1:
         command.append("--shared")
     return command + [name for name in ("--native", "--cpu") if getattr(options, name[2:])]
 
 
 def failure(case, status, printed):
+    # What the launcher adds behind the words of the process that failed says nothing of why.
+    printed = printed.split("torch/distributed/elastic/multiprocessing/api.py")[0] or printed
     if "out of memory" in printed.lower():
         status = "oom"
     return case | {"measured": {"status": status, "step_times_s": [], "ranks": [], "message": printed[-LAST_CHARACTERS:]}}
@@ -121,7 +127,7 @@ def run_all(cases, lines, options):
         gpus.put(worker % options.gpus)
 
     def run(case):
-        alone = case.get("world", 1) == 1
+        alone = processes_of(case) == 1
         gpu = gpus.get() if alone else None
         try:
             if options.minutes and time.time() - began > 60 * options.minutes:
@@ -133,9 +139,9 @@ def run_all(cases, lines, options):
                 gpus.put(gpu)
 
     with concurrent.futures.ThreadPoolExecutor(options.parallel) as workers:
-        list(workers.map(run, [case for case in cases if case.get("world", 1) == 1]))
+        list(workers.map(run, [case for case in cases if processes_of(case) == 1]))
     for case in cases:
-        if case.get("world", 1) > 1:
+        if processes_of(case) > 1:
             run(case)
 
 

@@ -147,8 +147,25 @@ InputError no_model(const RunSettings& settings) {
                     "a config.json");
 }
 
-// The model, the user's or the one that the file names. Nothing where the file's has no sizes here
-// but is of a family that is not described.
+// Why a published model is not described, "" where it is. Megatron-SWIFT trains what an fp8
+// checkpoint holds in the type that its arguments say; the Trainer puts adapters on weights of four
+// bits.
+std::string why_undescribed(const RunSettings& settings) {
+  const std::vector<std::string>& words = settings.model_name.values;
+  std::string name = words.empty() ? "" : words.front();
+  const std::string lower = in_lower_case(name);
+  if (settings.format == RunFormat::kMegatron && lower.ends_with("-fp8")) {
+    name.resize(lower.rfind("-fp8"));
+  } else if (settings.format != RunFormat::kMegatron && names_4bit_checkpoint(name)) {
+    name.resize(lower.rfind("-bnb-4bit"));
+  }
+  const std::string family = undescribed_family(name);
+  return family.empty() ? ""
+                        : "model " + shown(words.front(), Encoding::kUnchecked) + ": " + family;
+}
+
+// The model, the user's or the one that the file names: by the configuration that lies there, or by
+// its published name. Nothing where that is of a family that is not described.
 std::optional<InputError> find_model(RunSettings& settings, const Options& options,
                                      const Library& library) {
   if (given(options, "model")) {
@@ -158,17 +175,18 @@ std::optional<InputError> find_model(RunSettings& settings, const Options& optio
   if (settings.model_name.name.empty()) {
     return no_model(settings);
   }
-  settings.model = known_model(settings.model_name, settings.file, library);
-  const std::vector<std::string>& words = settings.model_name.values;
-  const std::string family =
-      is_of_trainer(settings) && !words.empty() ? undescribed_family(words.front()) : "";
-  if (settings.model.empty() && family.empty()) {
-    return unknown_model(settings.model_name);
+  settings.model = configuration_beside(settings.model_name, settings.file);
+  if (!settings.model.empty()) {
+    return std::nullopt;
   }
-  if (settings.model.empty()) {
-    settings.undescribed = "model " + shown(words.front(), Encoding::kUnchecked) + ": " + family;
+  settings.undescribed = why_undescribed(settings);
+  if (settings.undescribed.empty()) {
+    const std::vector<std::string>& words = settings.model_name.values;
+    settings.model = words.empty() ? "" : library.published_model(words.front());
   }
-  return std::nullopt;
+  return settings.model.empty() && settings.undescribed.empty()
+             ? std::optional(unknown_model(settings.model_name))
+             : std::nullopt;
 }
 
 // What is missing of the model and its length, where the file has no sizes. What is not described
@@ -179,7 +197,8 @@ void name_model(RunSettings& settings, const Options& options, const ClusterSpec
     return;
   }
   std::optional<InputError> missing = find_model(settings, options, library);
-  const bool has_length = given(options, "sequence-length") || says_sequence_length(settings);
+  const bool has_length =
+      given(options, "sequence-length") || says_sequence_length(settings, library);
   if (!missing && is_of_trainer(settings) && !has_length && settings.undescribed.empty()) {
     missing = InputError(settings.file +
                          ": found no length of a sequence, expected --sequence-length N beside it");

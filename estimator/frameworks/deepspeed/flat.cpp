@@ -36,7 +36,7 @@ bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_byt
 
 }  // namespace
 
-FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, DeepspeedTape& tape)
+FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape)
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       keeps_gradients_(plan.zero == 1),
@@ -85,22 +85,22 @@ void FlatZero::build() {
   std::vector<TapeTensor> model;
   if (flattens_on_gpu_) {
     for (const FlatRange& range : ranges_) {
-      model.push_back(tape_.make_as(TapeRow::kModel, half_ * range.elements()));
+      model.push_back(make_as(tape_, TapeRow::kModel, half_ * range.elements()));
     }
   }
-  tape_.make_as(TapeRow::kParameters, half_ * flat_elements_);
+  make_as(tape_, TapeRow::kParameters, half_ * flat_elements_);
   for (TapeTensor& tensor : model) { tape_.free(tensor); }
-  TapeTensor part = tape_.make_as(TapeRow::kPartCopies, half_ * share_);
+  TapeTensor part = make_as(tape_, TapeRow::kPartCopies, half_ * share_);
   if (offloads_) {
     tape_.free(part);
     const FlatRange& largest = *std::ranges::max_element(ranges_, {}, &FlatRange::elements);
-    tape_.make_as(TapeRow::kOffloadBuffer, half_ * largest.elements());
+    make_as(tape_, TapeRow::kOffloadBuffer, half_ * largest.elements());
     return;
   }
-  tape_.make_as(TapeRow::kMasterPart, kFp32 * share_);
+  make_as(tape_, TapeRow::kMasterPart, kFp32 * share_);
   tape_.free(part);
   // initialize_optimizer_states
-  TapeTensor zeros = tape_.make_as(TapeRow::kPartCopies, kFp32 * share_);
+  TapeTensor zeros = make_as(tape_, TapeRow::kPartCopies, kFp32 * share_);
   tape_.free(zeros);
 }
 
@@ -109,8 +109,8 @@ void FlatZero::set_up_buckets() {
     return;
   }
   has_buckets_ = true;
-  buffers_[0] = tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
-  buffers_[1] = tape_.make_as(TapeRow::kBucket, overlaps_ ? half_ * bucket_elements_ : 0);
+  buffers_[0] = make_as(tape_, TapeRow::kBucket, half_ * bucket_elements_);
+  buffers_[1] = make_as(tape_, TapeRow::kBucket, overlaps_ ? half_ * bucket_elements_ : 0);
 }
 
 // The call of the whole model is where the backward pass begins.
@@ -152,7 +152,7 @@ void FlatZero::average() {
     tensors.push_back(range_of(parameter));
   }
   for (const std::int64_t elements : deepspeed_flat_copies(tensors, share_, bucket_elements_)) {
-    TapeTensor flat = tape_.make_as(TapeRow::kFlatCopy, half_ * elements, reduce_stream_);
+    TapeTensor flat = make_as(tape_, TapeRow::kFlatCopy, half_ * elements, reduce_stream_);
     tape_.free(flat);
   }
 }
@@ -165,7 +165,7 @@ void FlatZero::reduce_bucket() {
     if (keeps && offloads_) {
       move_to_host(parameter);
     } else if (keeps && partition_.id == 0) {
-      partition_ = tape_.make_as(TapeRow::kGradientPart, half_ * kept_elements_, reduce_stream_);
+      partition_ = make_as(tape_, TapeRow::kGradientPart, half_ * kept_elements_, reduce_stream_);
     }
     if (keeps || !keeps_gradients_) {
       tape_.free(gradients_[static_cast<std::size_t>(parameter)]);
@@ -181,13 +181,13 @@ void FlatZero::move_to_host(std::int64_t parameter) {
     return;
   }
   const std::int64_t part = part_of(parameter);
-  TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * part, reduce_stream_);
-  norms_.push_back(tape_.make_as(TapeRow::kStepNorms, kFp64, reduce_stream_));
+  TapeTensor wide = make_as(tape_, TapeRow::kStepNorms, kFp64 * part, reduce_stream_);
+  norms_.push_back(make_as(tape_, TapeRow::kStepNorms, kFp64, reduce_stream_));
   tape_.free(wide);
   if (checks_offloaded_by_copies_) {
     check_overflow(range_of(parameter).elements(), reduce_stream_);
   }
-  TapeTensor leaving = tape_.make_as(TapeRow::kWideGradients, kFp32 * part, reduce_stream_);
+  TapeTensor leaving = make_as(tape_, TapeRow::kWideGradients, kFp32 * part, reduce_stream_);
   tape_.free(leaving);
 }
 
@@ -226,7 +226,7 @@ void FlatZero::check_overflow(std::int64_t elements, AllocationStream stream) {
 // In fp64, one part after the other (get_grad_norm_direct).
 void FlatZero::take_norms() {
   for (const std::int64_t part : parts_) {
-    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * part);
+    TapeTensor wide = make_as(tape_, TapeRow::kStepNorms, kFp64 * part);
     tape_.free(wide);
   }
 }
@@ -241,13 +241,13 @@ void FlatZero::step() {
     for (const std::int64_t part : parts_) { check_overflow(part, AllocationStream::kCompute); }
   }
   take_norms();
-  TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, parts_.size() > 1 ? half_ * share_ : 0);
-  TapeTensor gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * share_);
+  TapeTensor flat = make_as(tape_, TapeRow::kFlatGradients, parts_.size() > 1 ? half_ * share_ : 0);
+  TapeTensor gradient = make_as(tape_, TapeRow::kWideGradients, kFp32 * share_);
   tape_.free(flat, accumulated_);
   if (!std::exchange(has_moments_, true)) {
-    tape_.make_as(TapeRow::kNumSteps, kFp32);
-    tape_.make_as(TapeRow::kExpAvg, kFp32 * share_);
-    tape_.make_as(TapeRow::kExpAvgSq, kFp32 * share_);
+    make_as(tape_, TapeRow::kNumSteps, kFp32);
+    make_as(tape_, TapeRow::kExpAvg, kFp32 * share_);
+    make_as(tape_, TapeRow::kExpAvgSq, kFp32 * share_);
   }
   tape_.free(gradient);
 }

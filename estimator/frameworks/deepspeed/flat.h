@@ -16,7 +16,7 @@ namespace shardplan::deepspeed {
 
 class FlatZero final : public DeepspeedZero {
  public:
-  FlatZero(const Job& job, const Plan& plan, std::int64_t rank, DeepspeedTape& tape);
+  FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape);
 
   // The model tensor by tensor, the flat one, this rank's part in fp32.
   void build() override;
@@ -42,7 +42,7 @@ class FlatZero final : public DeepspeedZero {
   void check_overflow(std::int64_t elements, AllocationStream stream);
   void take_norms();
 
-  DeepspeedTape& tape_;
+  eager::Tape& tape_;
   std::int64_t half_ = 2;         // bytes of an element
   bool keeps_gradients_ = false;  // ZeRO-1
   bool overlaps_ = false;

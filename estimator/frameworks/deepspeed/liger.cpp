@@ -23,7 +23,7 @@ std::int64_t liger_chunk_tokens(std::int64_t tokens, const ModelSpec& model) {
 }
 
 LigerLlama::LigerLlama(const Job& job, const LlamaSizes& sizes, bool checkpoints,
-                       DeepspeedTape& tape, DeepspeedZero& hooks)
+                       eager::Tape& tape, DeepspeedZero& hooks)
     : EagerLlama(sizes, checkpoints, tape, hooks),
       tokens_(sizes.norm.statistics / kFp32),
       chunk_tokens_(liger_chunk_tokens(tokens_, job.model)),
@@ -52,8 +52,8 @@ void LigerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, TapeTe
     return EagerLlama::norm_forward(norm, tensors, input, saves);
   }
   hooks_.before_forward(norm);
-  tensors.output = tape_.make_as(TapeRow::kNorm, sizes_of(norm).input);
-  tensors.root = tape_.make_as(TapeRow::kWideNorm, sizes_of(norm).statistics);
+  tensors.output = make_as(tape_, TapeRow::kNorm, sizes_of(norm).input);
+  tensors.root = make_as(tape_, TapeRow::kWideNorm, sizes_of(norm).statistics);
   if (saves) {
     tensors.input = std::exchange(input, {});
   } else {
@@ -74,7 +74,7 @@ TapeTensor LigerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   hooks_.before_backward(norm);
   TapeTensor parts = tape_.make(multiprocessors_ * columns);
   TapeTensor sum = tape_.make(columns);
-  const TapeTensor of_weight = tape_.make_as(TapeRow::kWeightGradients, parameter_bytes(norm));
+  const TapeTensor of_weight = make_as(tape_, TapeRow::kWeightGradients, parameter_bytes(norm));
   tape_.free(sum, parts, tensors.input, tensors.root);
   hooks_.take(norm.parameter, of_weight);
   hooks_.after_backward(norm);
@@ -98,7 +98,7 @@ TapeTensor LigerLlama::gate_gradient(std::int64_t, LlamaLayer& layer) {
 
 // One buffer of logits, over which their gradient is written; products add up where they belong.
 void LigerLlama::all_chunks() {
-  TapeTensor logits = tape_.make_as(TapeRow::kLogitsChunk, sizes_.logits / tokens_ * chunk_tokens_);
+  TapeTensor logits = make_as(tape_, TapeRow::kLogitsChunk, sizes_.logits / tokens_ * chunk_tokens_);
   tape_.free(logits);
 }
 
@@ -109,12 +109,12 @@ void LigerLlama::chunk_by_chunk() {
   TapeTensor before;
   for (std::int64_t first = 0; first < tokens_; first += chunk_tokens_) {
     const std::int64_t tokens = std::min(chunk_tokens_, tokens_ - first);
-    TapeTensor logits = tape_.make_as(TapeRow::kLogitsChunk, sizes_.logits / tokens_ * tokens);
+    TapeTensor logits = make_as(tape_, TapeRow::kLogitsChunk, sizes_.logits / tokens_ * tokens);
     tape_.free(before);
-    TapeTensor hidden = tape_.make_as(TapeRow::kHiddenGradient, sizes_.sequence / tokens_ * tokens);
+    TapeTensor hidden = make_as(tape_, TapeRow::kHiddenGradient, sizes_.sequence / tokens_ * tokens);
     tape_.free(hidden);
-    TapeTensor product = tape_.make_as(TapeRow::kWeightGradients, table);
-    TapeTensor wide = tape_.make_as(TapeRow::kWideHeadGradient, kWiden * table);
+    TapeTensor product = make_as(tape_, TapeRow::kWeightGradients, table);
+    TapeTensor wide = make_as(tape_, TapeRow::kWideHeadGradient, kWiden * table);
     tape_.free(product, wide);
     before = logits;
   }
@@ -125,12 +125,12 @@ void LigerLlama::chunk_by_chunk() {
 // LigerForCausalLMLoss shifts labels by padding.
 void LigerLlama::loss_forward() {
   hooks_.read_external(call(Module::kCausalLm));
-  TapeTensor padded = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
-  labels_ = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
-  of_hidden_ = tape_.make_as(TapeRow::kHiddenGradient, sizes_.sequence);
-  of_head_ = tape_.make_as(TapeRow::kWeightGradients, parameter_bytes(call(Module::kHead)));
-  TapeTensor losses = tape_.make_as(TapeRow::kTokenLosses, kFp32 * tokens_);
-  TapeTensor counts = tape_.make_as(TapeRow::kTokenLosses, tokens_);
+  TapeTensor padded = make_as(tape_, TapeRow::kTokens, sizes_.token_ids);
+  labels_ = make_as(tape_, TapeRow::kTokens, sizes_.token_ids);
+  of_hidden_ = make_as(tape_, TapeRow::kHiddenGradient, sizes_.sequence);
+  of_head_ = make_as(tape_, TapeRow::kWeightGradients, parameter_bytes(call(Module::kHead)));
+  TapeTensor losses = make_as(tape_, TapeRow::kTokenLosses, kFp32 * tokens_);
+  TapeTensor counts = make_as(tape_, TapeRow::kTokenLosses, tokens_);
   is_through_082_ ? chunk_by_chunk() : all_chunks();
   tape_.free(losses, counts, padded, labels_, final_norm_.output);
   hooks_.after_forward(call(Module::kCausalLm));

@@ -19,7 +19,7 @@ std::int64_t liger_chunk_tokens(std::int64_t tokens, const ModelSpec& model);
 
 class LigerLlama final : public EagerLlama {
  public:
-  LigerLlama(const Job& job, const LlamaSizes& sizes, bool checkpoints, DeepspeedTape& tape,
+  LigerLlama(const Job& job, const LlamaSizes& sizes, bool checkpoints, eager::Tape& tape,
              DeepspeedZero& hooks);
 
  private:

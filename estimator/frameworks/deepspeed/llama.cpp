@@ -87,7 +87,7 @@ const NormSizes& EagerLlama::sizes_of(const ModuleCall& norm) const {
 
 TapeTensor EagerLlama::product(const ModuleCall& linear, std::int64_t bytes) {
   hooks_.before_forward(linear);
-  const TapeTensor output = tape_.make_product(bytes);
+  const TapeTensor output = make_product(tape_, bytes);
   hooks_.after_forward(linear);
   return output;
 }
@@ -96,7 +96,7 @@ TapeTensor EagerLlama::product(const ModuleCall& linear, std::int64_t bytes) {
 void EagerLlama::rotary() {
   const InRow row(tape_, TapeRow::kRotary);
   hooks_.before_forward(call(Module::kRotary));
-  TapeTensor angles = tape_.make_product(sizes_.rotary_angles / 2);
+  TapeTensor angles = make_product(tape_, sizes_.rotary_angles / 2);
   TapeTensor both = tape_.make(sizes_.rotary_angles);
   TapeTensor cosines = tape_.make(sizes_.rotary_angles);
   tape_.replace(cosines, sizes_.rotary_angles);
@@ -123,8 +123,8 @@ void EagerLlama::norm_forward(const ModuleCall& norm, LlamaNorm& tensors, TapeTe
   if (!saves) {
     tape_.free(tensors.root, tensors.input);
   }
-  tensors.normed = tape_.make_as(TapeRow::kNorm, input);
-  tensors.output = tape_.make_as(TapeRow::kNorm, input);
+  tensors.normed = make_as(tape_, TapeRow::kNorm, input);
+  tensors.output = make_as(tape_, TapeRow::kNorm, input);
   if (!saves) {
     tape_.free(tensors.normed);
   }
@@ -174,7 +174,7 @@ TapeTensor EagerLlama::attention_forward(std::int64_t index, LlamaLayer& layer, 
   layer.value = product(call(Module::kValue, index), sizes_.key);
   turn(query, key, layer);
   layer.output = tape_.make(sizes_.query);
-  layer.log_sum_exp = tape_.make_as(TapeRow::kAttentionSums, sizes_.log_sum_exp);
+  layer.log_sum_exp = make_as(tape_, TapeRow::kAttentionSums, sizes_.log_sum_exp);
   if (!saves) {
     tape_.free(layer.log_sum_exp);
   }
@@ -254,8 +254,8 @@ void EagerLlama::head_forward(TapeTensor& hidden) {
 void EagerLlama::loss_forward() {
   TapeTensor logits = head_product();
   TapeTensor wide = tape_.make(kWiden * sizes_.logits);
-  TapeTensor padded = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
-  labels_ = tape_.make_as(TapeRow::kTokens, sizes_.token_ids);
+  TapeTensor padded = make_as(tape_, TapeRow::kTokens, sizes_.token_ids);
+  labels_ = make_as(tape_, TapeRow::kTokens, sizes_.token_ids);
   log_softmax_ = tape_.make(kWiden * sizes_.logits);
   tape_.free(padded, wide);
   hooks_.after_forward(call(Module::kCausalLm));
@@ -272,7 +272,7 @@ void EagerLlama::forward() {
   hooks_.before_forward(call(Module::kCausalLm));
   hooks_.before_forward(call(Module::kModel));
   hooks_.before_forward(call(Module::kEmbedding));
-  TapeTensor hidden = tape_.make_as(TapeRow::kResidual, sizes_.sequence);
+  TapeTensor hidden = make_as(tape_, TapeRow::kResidual, sizes_.sequence);
   hooks_.after_forward(call(Module::kEmbedding));
   rotary();
   for (std::int64_t i = 0; i < sizes_.num_layers; ++i) {

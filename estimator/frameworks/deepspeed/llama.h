@@ -114,7 +114,7 @@ struct LlamaLayer {
 // The model of transformers, one kernel an operator; what other kernels do otherwise is virtual.
 class EagerLlama {
  public:
-  EagerLlama(const LlamaSizes& sizes, bool checkpoints, DeepspeedTape& tape, DeepspeedZero& hooks)
+  EagerLlama(const LlamaSizes& sizes, bool checkpoints, eager::Tape& tape, DeepspeedZero& hooks)
       : sizes_(sizes), checkpoints_(checkpoints), tape_(tape), hooks_(hooks) {}
   virtual ~EagerLlama() = default;
 
@@ -147,7 +147,7 @@ class EagerLlama {
 
   const LlamaSizes& sizes_;
   const bool checkpoints_;
-  DeepspeedTape& tape_;
+  eager::Tape& tape_;
   DeepspeedZero& hooks_;
   LlamaNorm final_norm_;
   TapeTensor labels_;

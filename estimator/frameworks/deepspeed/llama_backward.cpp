@@ -16,7 +16,7 @@ std::int64_t EagerLlama::parameter_bytes(const ModuleCall& call) const {
 
 TapeTensor EagerLlama::weight_gradient(const ModuleCall& linear) {
   const InRow row(tape_, TapeRow::kWeightGradients);
-  return tape_.make_product(parameter_bytes(linear));
+  return make_product(tape_, parameter_bytes(linear));
 }
 
 void EagerLlama::take_gradient(const ModuleCall& linear, TapeTensor of_weight) {
@@ -47,9 +47,9 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   const auto [input, statistics, column_sums] = sizes_of(norm);
   const std::int64_t wide = kWiden * input;
   hooks_.before_backward(norm);
-  TapeTensor of_normed = tape_.make_as(TapeRow::kNormGradients, input);
-  TapeTensor products = tape_.make_as(TapeRow::kNormGradients, input);
-  const TapeTensor of_weight = tape_.make_as(TapeRow::kWeightGradients, parameter_bytes(norm));
+  TapeTensor of_normed = make_as(tape_, TapeRow::kNormGradients, input);
+  TapeTensor products = make_as(tape_, TapeRow::kNormGradients, input);
+  const TapeTensor of_weight = make_as(tape_, TapeRow::kWeightGradients, parameter_bytes(norm));
   tape_.free(products, of_output, tensors.normed);
   hooks_.take(norm.parameter, of_weight);
   TapeTensor of_scaled = tape_.make(wide);
@@ -66,7 +66,7 @@ TapeTensor EagerLlama::norm_backward(const ModuleCall& norm, LlamaNorm& tensors,
   TapeTensor by_square = tape_.make(wide);
   tape_.free(power, doubled, of_squares, tensors.input, tensors.root);
   tape_.free(by_square);
-  const TapeTensor gradient = tape_.make_as(TapeRow::kNormGradients, input);
+  const TapeTensor gradient = make_as(tape_, TapeRow::kNormGradients, input);
   tape_.free(of_input);
   hooks_.after_backward(norm);
   return gradient;
@@ -154,8 +154,8 @@ void EagerLlama::attention_backward(std::int64_t index, LlamaLayer& layer, TapeT
   TapeTensor of_query = tape_.make(sizes_.query);
   TapeTensor of_key = tape_.make(sizes_.key);
   TapeTensor of_value = tape_.make(sizes_.key);
-  TapeTensor sums = tape_.make_as(TapeRow::kWideAttentionGradients, sizes_.log_sum_exp);
-  TapeTensor accumulator = tape_.make_as(TapeRow::kWideAttentionGradients, kWiden * sizes_.query);
+  TapeTensor sums = make_as(tape_, TapeRow::kWideAttentionGradients, sizes_.log_sum_exp);
+  TapeTensor accumulator = make_as(tape_, TapeRow::kWideAttentionGradients, kWiden * sizes_.query);
   TapeTensor all_keys = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
   TapeTensor all_values = tape_.make(sizes_.has_grouped_heads ? sizes_.query : 0);
   tape_.free(sums, accumulator, all_keys, all_values, of_output);
@@ -222,8 +222,8 @@ TapeTensor EagerLlama::head_backward() {
 void EagerLlama::embedding_backward(TapeTensor& gradient) {
   const ModuleCall embedding = call(Module::kEmbedding);
   hooks_.before_backward(embedding);
-  TapeTensor of_table = tape_.make_as(TapeRow::kWeightGradients, parameter_bytes(embedding));
-  TapeTensor workspace = tape_.make_as(TapeRow::kTableWorkspace, sizes_.table_workspace);
+  TapeTensor of_table = make_as(tape_, TapeRow::kWeightGradients, parameter_bytes(embedding));
+  TapeTensor workspace = make_as(tape_, TapeRow::kTableWorkspace, sizes_.table_workspace);
   tape_.free(workspace, gradient, token_ids_);
   if (tied_gradient_.id != 0) {
     tape_.free(of_table);

@@ -46,7 +46,7 @@ DividedTensors zero3_divided_tensors(const Job& job) {
   return found;
 }
 
-PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape& tape)
+PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, eager::Tape& tape)
     : tape_(tape),
       half_(bytes_of(activation_dtype(plan.precision))),
       ranks_(dense_shard_size(job, plan)),
@@ -75,30 +75,30 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape
 void PartitionedZero::build() {
   std::int64_t part = 0;
   for (const Parameter& parameter : parameters_) { part += parameter.part; }
-  tape_.make_as(TapeRow::kParameters, offloads_parameters_ ? 0 : half_ * part);
+  make_as(tape_, TapeRow::kParameters, offloads_parameters_ ? 0 : half_ * part);
   const InRow copies(tape_, TapeRow::kPartCopies);
   TapeTensor converted;
   std::int64_t largest = 0;
   for (std::size_t i = 0; i < num_on_gpu_; ++i) {
     tape_.replace(converted, kFp32 * sub_groups_[i]);
-    tape_.make_as(TapeRow::kMasterPart, kFp32 * sub_groups_[i]);
+    make_as(tape_, TapeRow::kMasterPart, kFp32 * sub_groups_[i]);
     largest = std::max(largest, sub_groups_[i]);
   }
   tape_.free(converted);
   if (offloads_optimizer_) {
     for (std::size_t i = 0; i < num_on_gpu_; ++i) {
-      tape_.make_as(TapeRow::kWideGradients, kFp32 * sub_groups_[i]);
+      make_as(tape_, TapeRow::kWideGradients, kFp32 * sub_groups_[i]);
     }
   } else {
     TapeTensor zeros = tape_.make(kFp32 * largest);
     tape_.free(zeros);
   }
-  tape_.make_as(TapeRow::kBucket, half_ * bucket_elements_);
-  tape_.make_as(TapeRow::kGradients, offloads_optimizer_ ? 0 : half_ * part);
+  make_as(tape_, TapeRow::kBucket, half_ * bucket_elements_);
+  make_as(tape_, TapeRow::kGradients, offloads_optimizer_ ? 0 : half_ * part);
   for (const Parameter& parameter : parameters_) {
-    TapeTensor gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
+    TapeTensor gathered = make_as(tape_, TapeRow::kGathered, half_ * ranks_ * parameter.part);
     TapeTensor own =
-        tape_.make_as(TapeRow::kOnItsWay, offloads_parameters_ ? half_ * parameter.part : 0);
+        make_as(tape_, TapeRow::kOnItsWay, offloads_parameters_ ? half_ * parameter.part : 0);
     tape_.free(own, gathered);
   }
 }
@@ -135,23 +135,23 @@ void PartitionedZero::gather(const std::vector<std::int64_t>& parameters) {
   std::vector<TapeTensor> parts;
   const auto bring_parts = [&] {
     for (const std::int64_t i : gather.parameters) {
-      parts.push_back(tape_.make_as(TapeRow::kOnItsWay,
+      parts.push_back(make_as(tape_, TapeRow::kOnItsWay,
                                     offloads_parameters_ ? half_ * at(i).part : 0, gather_stream_));
     }
   };
   gather.is_complete = ranks_ == 1 || parameters.size() == 1;
   if (ranks_ == 1) {
     for (const std::int64_t i : gather.parameters) {
-      at(i).gathered = tape_.make_as(TapeRow::kGathered,
+      at(i).gathered = make_as(tape_, TapeRow::kGathered,
                                      offloads_parameters_ ? half_ * at(i).part : 0, gather_stream_);
     }
   } else if (parameters.size() == 1) {
     at(parameters.front()).gathered =
-        tape_.make_as(TapeRow::kGathered, half_ * elements, gather_stream_);
+        make_as(tape_, TapeRow::kGathered, half_ * elements, gather_stream_);
     bring_parts();
     gather.own_part = parts.front();
   } else {
-    gather.flat = tape_.make_as(TapeRow::kGatherBuffer, half_ * elements, gather_stream_);
+    gather.flat = make_as(tape_, TapeRow::kGatherBuffer, half_ * elements, gather_stream_);
     bring_parts();
     for (TapeTensor& part : parts) { tape_.free(part); }
   }
@@ -166,7 +166,7 @@ void PartitionedZero::await(std::int64_t parameter) {
   Gather& gather = gathers_[at(parameter).gather];
   if (!std::exchange(gather.is_complete, true)) {
     for (const std::int64_t i : gather.parameters) {
-      at(i).gathered = tape_.make_as(TapeRow::kGathered, half_ * at(i).elements, gather_stream_);
+      at(i).gathered = make_as(tape_, TapeRow::kGathered, half_ * at(i).elements, gather_stream_);
     }
   }
   at(parameter).status = Status::kHere;
@@ -225,7 +225,7 @@ void PartitionedZero::read_external(const ModuleCall& call) {
     return;
   }
   Parameter& parameter = at(call.parameter);
-  parameter.gathered = tape_.make_as(TapeRow::kGathered, half_ * ranks_ * parameter.part);
+  parameter.gathered = make_as(tape_, TapeRow::kGathered, half_ * ranks_ * parameter.part);
   parameter.status = Status::kHere;
   ++parameter.num_active;
 }

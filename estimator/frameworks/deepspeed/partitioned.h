@@ -26,7 +26,7 @@ DividedTensors zero3_divided_tensors(const Job& job);
 
 class PartitionedZero final : public DeepspeedZero {
  public:
-  PartitionedZero(const Job& job, const Plan& plan, DeepspeedTape& tape);
+  PartitionedZero(const Job& job, const Plan& plan, eager::Tape& tape);
 
   void build() override;
   void begin_microbatch(bool is_last) override;
@@ -82,7 +82,7 @@ class PartitionedZero final : public DeepspeedZero {
   void update(std::size_t sub_group);
   void gather_persistent();
 
-  DeepspeedTape& tape_;
+  eager::Tape& tape_;
   std::int64_t half_ = 2;  // bytes of an element
   std::int64_t ranks_ = 1;
   std::vector<std::int64_t> sub_groups_;

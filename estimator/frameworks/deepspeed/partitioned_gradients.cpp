@@ -36,7 +36,7 @@ void PartitionedZero::reduce_bucket() {
   for (const std::int64_t i : bucket_) { elements += ranks_ * at(i).part; }
   const bool in_place = bucket_.size() == 1 && at(bucket_.front()).elements == elements;
   TapeTensor flat =
-      tape_.make_as(TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
+      make_as(tape_, TapeRow::kFlatCopy, in_place ? 0 : half_ * elements, reduce_stream_);
   std::ranges::sort(bucket_);
   for (const std::int64_t i : bucket_) {
     if (offloads_optimizer_) {
@@ -57,20 +57,20 @@ void PartitionedZero::move_to_host(const Parameter& parameter) {
   if (!accumulates) {
     tape_.free(before);
   }
-  leaving_ = tape_.make_as(TapeRow::kOnItsWay, half_ * parameter.part, reduce_stream_);
+  leaving_ = make_as(tape_, TapeRow::kOnItsWay, half_ * parameter.part, reduce_stream_);
   if (accumulates) {
     tape_.free(before);
   }
   if (!is_boundary_) {
     return;
   }
-  norms_.push_back(tape_.make_as(TapeRow::kStepNorms, kFp64, reduce_stream_));
+  norms_.push_back(make_as(tape_, TapeRow::kStepNorms, kFp64, reduce_stream_));
   for (std::int64_t begin = 0; begin < parameter.part; begin += kNormElements) {
     const std::int64_t elements = std::min(kNormElements, parameter.part - begin);
-    TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * elements, reduce_stream_);
+    TapeTensor wide = make_as(tape_, TapeRow::kStepNorms, kFp64 * elements, reduce_stream_);
     tape_.free(wide);
   }
-  TapeTensor wide = tape_.make_as(TapeRow::kWideGradients, kFp32 * parameter.part, reduce_stream_);
+  TapeTensor wide = make_as(tape_, TapeRow::kWideGradients, kFp32 * parameter.part, reduce_stream_);
   tape_.free(wide);
 }
 
@@ -94,7 +94,7 @@ void PartitionedZero::step() {
   for (Parameter& parameter : parameters_) { drop(parameter); }
   if (!offloads_optimizer_) {
     for (const Parameter& parameter : parameters_) {
-      TapeTensor wide = tape_.make_as(TapeRow::kStepNorms, kFp64 * parameter.part);
+      TapeTensor wide = make_as(tape_, TapeRow::kStepNorms, kFp64 * parameter.part);
       tape_.free(wide);
     }
   }
@@ -110,16 +110,16 @@ void PartitionedZero::update(std::size_t sub_group) {
   const std::int64_t elements = sub_groups_[sub_group];
   TapeTensor gradient;
   if (!offloads_optimizer_) {
-    TapeTensor flat = tape_.make_as(TapeRow::kFlatGradients, half_ * elements);
-    gradient = tape_.make_as(TapeRow::kWideGradients, kFp32 * elements);
+    TapeTensor flat = make_as(tape_, TapeRow::kFlatGradients, half_ * elements);
+    gradient = make_as(tape_, TapeRow::kWideGradients, kFp32 * elements);
     tape_.free(flat);
   }
   if (!has_moments_) {
-    tape_.make_as(TapeRow::kNumSteps, offloads_optimizer_ ? 0 : kFp32);
-    tape_.make_as(TapeRow::kExpAvg, kFp32 * elements);
-    tape_.make_as(TapeRow::kExpAvgSq, kFp32 * elements);
+    make_as(tape_, TapeRow::kNumSteps, offloads_optimizer_ ? 0 : kFp32);
+    make_as(tape_, TapeRow::kExpAvg, kFp32 * elements);
+    make_as(tape_, TapeRow::kExpAvgSq, kFp32 * elements);
   }
-  TapeTensor roots = tape_.make_as(TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
+  TapeTensor roots = make_as(tape_, TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);
   tape_.free(roots, gradient);
 }
 
@@ -129,12 +129,12 @@ void PartitionedZero::gather_persistent() {
   std::vector<TapeTensor> parts;
   for (const Parameter& parameter : parameters_) {
     const bool comes = parameter.persists && offloads_parameters_ && ranks_ > 1;
-    parts.push_back(tape_.make_as(TapeRow::kOnItsWay, comes ? half_ * parameter.part : 0));
+    parts.push_back(make_as(tape_, TapeRow::kOnItsWay, comes ? half_ * parameter.part : 0));
   }
   for (Parameter& parameter : parameters_) {
     if (parameter.persists) {
       parameter.gathered =
-          tape_.make_as(TapeRow::kGathered, gathers ? half_ * ranks_ * parameter.part : 0);
+          make_as(tape_, TapeRow::kGathered, gathers ? half_ * ranks_ * parameter.part : 0);
       parameter.status = Status::kHere;
     }
   }

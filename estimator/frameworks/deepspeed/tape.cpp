@@ -2,13 +2,15 @@
 // partitioned.cpp, llama.cpp).
 #include "estimator/frameworks/deepspeed/tape.h"
 
+#include <array>
+
 namespace shardplan::deepspeed {
 namespace {
 
 using enum Component;
 using enum DType;
 
-constexpr auto kTexts = std::to_array<TapeLabel>({
+constexpr auto kTexts = std::to_array<eager::Label>({
     {kParameters, "start_up.model", kBf16, "the model's own tensors, until they are flattened"},
     {kParameters, "parameters", kBf16,
      "N (N/S under ZeRO-3): one flat bit16 tensor, parameters are views"},
@@ -80,16 +82,8 @@ static_assert(kTexts.size() == static_cast<std::size_t>(TapeRow::kNormGradientPa
 
 }  // namespace
 
-const TapeLabel& text_of(TapeRow row) {
+const eager::Label& text_of(TapeRow row) {
   return kTexts[static_cast<std::size_t>(row)];
-}
-
-std::vector<LabelStart> DeepspeedTape::take_labels() {
-  std::vector<LabelStart> labels;
-  for (const RowStart& start : rows_) {
-    labels.push_back({.after_id = start.after_id, .label = &text_of(start.row)});
-  }
-  return labels;
 }
 
 }  // namespace shardplan::deepspeed

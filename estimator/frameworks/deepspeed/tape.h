@@ -1,18 +1,11 @@
-// The tape of a rank of DeepSpeed, which knows what its tensors are and at which moment of a run
-// they are made.
+// The rows of a rank of DeepSpeed, and its tape, which is that of eager operators.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include <memory>
 
-#include "estimator/frameworks/pieces/played_run.h"
-#include "estimator/ledger/allocation_tape.h"
-#include "estimator/ledger/chunk_peak.h"
-#include "estimator/plan/dtype.h"
-#include "estimator/plan/memory_estimate.h"
+#include "estimator/frameworks/pieces/eager/autograd.h"
+#include "estimator/frameworks/pieces/eager/tape.h"
 
 namespace shardplan::deepspeed {
 
@@ -67,64 +60,36 @@ enum class TapeRow : std::int8_t {
   kNormGradientParts,
 };
 
-const TapeLabel& text_of(TapeRow row);
-
-class DeepspeedTape final : public ProductTape {
- public:
-  using ProductTape::ProductTape;
-
-  // Tensors made from now on are of that row. Returns the row until now.
-  TapeRow enter(TapeRow row) {
-    const TapeRow outer = rows_.empty() ? TapeRow::kParameters : rows_.back().row;
-    if (!rows_.empty() && rows_.back().after_id == last_id()) {
-      rows_.back().row = row;
-    } else {
-      rows_.push_back({.after_id = last_id(), .row = row});
-    }
-    return outer;
-  }
-  TapeTensor make_as(TapeRow row, std::int64_t bytes,
-                     AllocationStream stream = AllocationStream::kCompute) {
-    const TapeRow outer = enter(row);
-    const TapeTensor tensor = make(bytes, stream);
-    enter(outer);
-    return tensor;
-  }
-  TapeTensor make_product(std::int64_t bytes) {
-    const TapeTensor output = make(bytes);
-    const TapeRow outer = enter(TapeRow::kWorkspace);
-    make_workspace();
-    enter(outer);
-    return output;
-  }
-
-  // What is written from now on belongs to that moment.
-  void begin(MomentKind moment) { moments_.push_back({num_events(), moment}); }
-
-  std::vector<LabelStart> take_labels();
-  std::vector<MomentStart> take_moments() { return std::move(moments_); }
-
- private:
-  // Tensors of higher ids are of the row, up to the next entry.
-  struct RowStart {
-    std::int64_t after_id = 0;
-    TapeRow row = TapeRow::kParameters;
-  };
-  std::vector<RowStart> rows_;
-  std::vector<MomentStart> moments_;
-};
+const eager::Label& text_of(TapeRow row);
 
 // Tensors made while it lives are of the row.
-class InRow {
+class InRow : public eager::InRow {
  public:
-  InRow(DeepspeedTape& tape, TapeRow row) : tape_(tape), outer_(tape.enter(row)) {}
-  ~InRow() { tape_.enter(outer_); }
-  InRow(const InRow&) = delete;
-  InRow& operator=(const InRow&) = delete;
-
- private:
-  DeepspeedTape& tape_;
-  TapeRow outer_;
+  InRow(eager::Tape& tape, TapeRow row) : eager::InRow(tape, text_of(row)) {}
 };
+
+inline TapeTensor make_as(eager::Tape& tape, TapeRow row, std::int64_t bytes,
+                          AllocationStream stream = AllocationStream::kCompute) {
+  const InRow in_row(tape, row);
+  return tape.make_typed(bytes, text_of(row).dtype, stream);
+}
+// The output of a matrix product.
+inline TapeTensor make_product(eager::Tape& tape, std::int64_t bytes) {
+  const TapeTensor output = tape.make(bytes);
+  const InRow in_row(tape, TapeRow::kWorkspace);
+  tape.make_workspace();
+  return output;
+}
+// A tensor that is freed when nobody holds it any more.
+inline eager::Tensor held(eager::Tape& tape, TapeTensor tensor) {
+  if (tensor.id == 0) {
+    return {};
+  }
+  constexpr DType kHalf = DType::kBf16;
+  return {.storage = std::make_shared<eager::Storage>(tape, tensor),
+          .elements = tensor.bytes / bytes_of(kHalf),
+          .dtype = kHalf,
+          .node = nullptr};
+}
 
 }  // namespace shardplan::deepspeed

@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kMicrobatches = 2;
 
 std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::int64_t rank,
-                                       DeepspeedTape& tape) {
+                                       eager::Tape& tape) {
   if (plan.zero == 3) {
     return std::make_unique<PartitionedZero>(job, plan, tape);
   }
@@ -24,7 +24,7 @@ std::unique_ptr<DeepspeedZero> zero_of(const Job& job, const Plan& plan, std::in
 }
 
 std::unique_ptr<EagerLlama> model_of(const Job& job, const Plan& plan, const LlamaSizes& sizes,
-                                     DeepspeedTape& tape, DeepspeedZero& zero) {
+                                     eager::Tape& tape, DeepspeedZero& zero) {
   const bool checkpoints = plan.recompute.granularity == RecomputeGranularity::kFull;
   if (uses_liger(job)) {
     return std::make_unique<LigerLlama>(job, sizes, checkpoints, tape, zero);
@@ -35,7 +35,7 @@ std::unique_ptr<EagerLlama> model_of(const Job& job, const Plan& plan, const Lla
 }  // namespace
 
 PlayedRun deepspeed_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
-  DeepspeedTape tape(job.profile.fixed_workspace_bytes);
+  eager::Tape tape(job.profile.fixed_workspace_bytes);
   const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
   const LlamaSizes sizes(job, plan);
   const std::unique_ptr<EagerLlama> model = model_of(job, plan, sizes, tape, *zero);

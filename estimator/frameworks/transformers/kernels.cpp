@@ -2,15 +2,25 @@
 #include "estimator/frameworks/transformers/kernels.h"
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
-#include "estimator/frameworks/transformers/adapter_kernels.h"
 #include "estimator/frameworks/transformers/host.h"
-#include "estimator/frameworks/transformers/model_class.h"
-#include "estimator/frameworks/transformers/tuned.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::add_beside_products;
+using huggingface::autograd_element_bytes;
+using huggingface::casts_weights;
+using huggingface::class_of;
+using huggingface::has_wide_stream;
+using huggingface::NormKind;
+using huggingface::RotaryKind;
+using huggingface::RouterKind;
+using huggingface::uses_autocast;
 
 constexpr double kHalf = 2;    // bytes of bf16
 constexpr double kSingle = 4;  // of fp32

@@ -1,6 +1,6 @@
 #include "estimator/frameworks/transformers/notes.h"
 
-#include "estimator/frameworks/transformers/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
 
 namespace shardplan::transformers {
 
@@ -18,7 +18,7 @@ void add_assumptions(const Job& job, const Plan& /*plan*/, const PlanPieces&,
   const bool on_ffn =
       job.adapters.is_on(LinearLayer::kGate) || job.adapters.is_on(LinearLayer::kDown);
   if (job.adapters.rank > 0 && on_ffn && job.model.has_moe_layers() &&
-      !class_of(job.model).adapts_experts) {
+      !huggingface::class_of(job.model).adapts_experts) {
     add("adapters are on linear layers, which experts are not; where gate_proj, up_proj and "
         "down_proj are named peft 0.21 puts them on the experts of Qwen3-MoE and Mixtral as well, "
         "and makes the experts' weights once more in every layer");

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/reduction.h"
-#include "estimator/frameworks/transformers/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
@@ -12,6 +12,11 @@ namespace {
 using eager::Label;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::kExpAvgRow;
+using huggingface::kExpAvgSqRow;
+using huggingface::kScalesRow;
+using huggingface::kStepRow;
+using huggingface::kUpdateRow;
 
 // Elements of a state in few bits that share a scale in fp32 (bitsandbytes optim/optimizer.py,
 // torchao optim/adam.py), and the fewest that a parameter must have.
@@ -20,12 +25,19 @@ constexpr std::int64_t kLeastOf8bit = 4096;
 // bitsandbytes: elements from which on a paged state lies in managed memory (get_state_buffer).
 constexpr std::int64_t kLeastPaged = 100'000;
 constexpr std::int64_t kMap = 256;  // values of 8 bits
+// What PyTorch's compiler writes between runs of a kernel that it tunes: as large as the
+// second-level cache. Seen on H200 (torch/_inductor/runtime/benchmarking.py, L2_cache_size).
+constexpr std::int64_t kCacheBytes = std::int64_t{60} << 20;
 
 bool is_vector(const Parameter& parameter) {
   return parameter.rows == parameter.data.elements;
 }
 
 }  // namespace
+
+bool Optimizer::is_factored(const Parameter& parameter) const {
+  return !is_vector(parameter) && !holder_.flattens();
+}
 
 Tensor Optimizer::make(const Label& label, std::int64_t elements, DType dtype) {
   const eager::InRow row(graph_.tape, label);
@@ -37,21 +49,32 @@ void Optimizer::keep(const Label& label, std::int64_t elements, DType dtype) {
 }
 
 // The embedding's states stay in 32 bits (trainer.py, create_optimizer: register_module_override).
-void Optimizer::make_bitsandbytes_state(const Parameter& parameter, bool is_8bit, bool is_paged) {
+bool Optimizer::is_wide(const Parameter& parameter) const {
+  return job_.optimizer == OptimizerKind::kPagedAdamW || parameter.is_embedding ||
+         holder_.held_elements(parameter) < kLeastOf8bit;
+}
+
+bool Optimizer::is_managed(const Parameter& parameter) const {
+  return is_paged(job_.optimizer) && holder_.held_elements(parameter) >= kLeastPaged;
+}
+
+std::int64_t Optimizer::managed_bytes(const Parameter& parameter) const {
+  const std::int64_t width = bytes_of(is_wide(parameter) ? DType::kFp32 : DType::kFp8);
+  return is_managed(parameter) ? 2 * width * holder_.held_elements(parameter) : 0;
+}
+
+void Optimizer::make_bitsandbytes_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
-  const bool is_wide = !is_8bit || parameter.is_embedding || elements < kLeastOf8bit;
-  const auto keep_state = [&](const Label& label) {
-    if (!is_paged || elements < kLeastPaged) {
-      keep(label, elements, is_wide ? DType::kFp32 : DType::kFp8);
-    }
-  };
-  if (!is_wide && !std::exchange(has_maps_, true)) {
+  const bool in_32_bits = is_wide(parameter);
+  if (!in_32_bits && !std::exchange(has_maps_, true)) {
     keep(kScalesRow, kMap, DType::kFp32);
     keep(kScalesRow, kMap, DType::kFp32);
   }
-  keep_state(kExpAvgRow);
-  keep_state(kExpAvgSqRow);
-  if (!is_wide) {
+  if (!is_managed(parameter)) {
+    keep(kExpAvgRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
+    keep(kExpAvgSqRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
+  }
+  if (!in_32_bits) {
     keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
     keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
   }
@@ -74,8 +97,8 @@ void Optimizer::make_torchao_state(const Parameter& parameter) {
 
 // A row and a column of the squares' means in fp32 (optimization.py, Adafactor).
 void Optimizer::make_adafactor_state(const Parameter& parameter) {
-  if (is_vector(parameter)) {
-    keep(kExpAvgSqRow, parameter.data.elements, DType::kFp32);
+  if (!is_factored(parameter)) {
+    keep(kExpAvgSqRow, holder_.held_elements(parameter), DType::kFp32);
     return;
   }
   keep(kExpAvgSqRow, parameter.rows, DType::kFp32);
@@ -93,9 +116,9 @@ void Optimizer::make_state(const Parameter& parameter) {
       keep(kExpAvgRow, elements, parameter.dtype);
       keep(kExpAvgSqRow, elements, parameter.dtype);
       break;
-    case kAdamW8bit: make_bitsandbytes_state(parameter, true, false); break;
-    case kPagedAdamW: make_bitsandbytes_state(parameter, false, true); break;
-    case kPagedAdamW8bit: make_bitsandbytes_state(parameter, true, true); break;
+    case kAdamW8bit:
+    case kPagedAdamW:
+    case kPagedAdamW8bit: make_bitsandbytes_state(parameter); break;
     case kTorchaoAdamW8bit:
     case kTorchaoAdamW4bit: make_torchao_state(parameter); break;
     case kAdafactor: make_adafactor_state(parameter); break;
@@ -124,7 +147,7 @@ void Optimizer::step_foreach(const std::vector<Parameter*>& trained) {
 void Optimizer::step_adafactor(const std::vector<Parameter*>& trained) {
   Tensor gradient, parameter_copy, update;
   for (const Parameter* parameter : trained) {
-    const std::int64_t elements = parameter->data.elements;
+    const std::int64_t elements = holder_.held_elements(*parameter);
     const auto make_wide = [&] { return make(kUpdateRow, elements, DType::kFp32); };
     if (parameter->dtype != DType::kFp32) {
       gradient = make_wide();
@@ -134,7 +157,7 @@ void Optimizer::step_adafactor(const std::vector<Parameter*>& trained) {
       const Tensor squares = make_wide();
       update = make_wide();
     }
-    if (!is_vector(*parameter)) {
+    if (is_factored(*parameter)) {
       const std::int64_t columns = elements / parameter->rows;
       const Tensor mean = make(kUpdateRow, columns, DType::kFp32);
       const Tensor partial = make(
@@ -148,44 +171,46 @@ void Optimizer::step_adafactor(const std::vector<Parameter*>& trained) {
 }
 
 // Compiled: both moments in fp32 and what they are rounded with, of 4 bits places in int64 as well.
-void Optimizer::step_torchao(const std::vector<Parameter*>& trained) {
-  for (const Parameter* parameter : trained) {
-    const std::int64_t elements = holder_.held_elements(*parameter);
-    if (elements < kLeastOf8bit || elements % kBlock != 0) {
-      continue;
+// The first parameter of a size has its kernels tuned, on copies of the states that they write: of
+// 8 bits by one kernel, of 4 bits by one each.
+void Optimizer::step_torchao(const Parameter& parameter) {
+  const std::int64_t elements = holder_.held_elements(parameter);
+  if (elements < kLeastOf8bit || elements % kBlock != 0) {
+    return;
+  }
+  const bool is_8bit = job_.optimizer == OptimizerKind::kTorchaoAdamW8bit;
+  eager::Tensors made;
+  for (int i = 0; i < 2; ++i) {
+    made.push_back(make(kUpdateRow, elements / kBlock, DType::kFp32));
+    made.push_back(make(kUpdateRow, elements, DType::kFp32));
+    if (!is_8bit) {
+      made.push_back(make(kUpdateRow, elements, DType::kInt64));
     }
-    eager::Tensors made;
-    for (int i = 0; i < 2; ++i) {
-      made.push_back(make(kUpdateRow, elements / kBlock, DType::kFp32));
-      made.push_back(make(kUpdateRow, elements, DType::kFp32));
-      if (job_.optimizer == OptimizerKind::kTorchaoAdamW4bit) {
-        made.push_back(make(kUpdateRow, elements, DType::kInt64));
-      }
-    }
+  }
+  if (tuned_.insert(elements).second) {
+    made.push_back(make(kUpdateRow, kCacheBytes, DType::kBool));
+    made.push_back(make(kUpdateRow, is_8bit ? 2 * elements : elements / 2, DType::kFp8));
   }
 }
 
+// torchao makes a parameter's states in front of its step, others those of all.
 void Optimizer::step(const std::vector<Parameter*>& trained) {
-  if (!std::exchange(has_state_, true)) {
-    for (const Parameter* parameter : trained) { make_state(*parameter); }
+  const bool is_first = !std::exchange(has_state_, true);
+  const bool is_torchao = job_.optimizer == OptimizerKind::kTorchaoAdamW8bit ||
+                          job_.optimizer == OptimizerKind::kTorchaoAdamW4bit;
+  for (const Parameter* parameter : trained) {
+    if (is_first && holder_.held_elements(*parameter) > 0) {
+      make_state(*parameter);
+    }
+    if (is_torchao) {
+      step_torchao(*parameter);
+    }
   }
-  using enum OptimizerKind;
-  switch (job_.optimizer) {
-    case kAdamW:
-      if (!job_.profile.fused_optimizer && job_.profile.foreach_optimizer) {
-        step_foreach(trained);
-      }
-      break;
-    case kAdafactor: step_adafactor(trained); break;
-    case kTorchaoAdamW8bit:
-    case kTorchaoAdamW4bit: step_torchao(trained); break;
-    case kSgdMomentum:
-    case kMuon:
-    case kDistMuon:
-    case kSgd:
-    case kAdamW8bit:
-    case kPagedAdamW:
-    case kPagedAdamW8bit: break;
+  if (job_.optimizer == OptimizerKind::kAdafactor) {
+    step_adafactor(trained);
+  } else if (job_.optimizer == OptimizerKind::kAdamW && !job_.profile.fused_optimizer &&
+             job_.profile.foreach_optimizer) {
+    step_foreach(trained);
   }
 }
 

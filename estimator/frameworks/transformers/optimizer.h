@@ -2,37 +2,47 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
-#include "estimator/frameworks/transformers/holder.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
 
 class Optimizer {
  public:
-  Optimizer(eager::Graph& graph, const Holder& holder, const Job& job)
+  Optimizer(eager::Graph& graph, const huggingface::Holder& holder, const Job& job)
       : graph_(graph), holder_(holder), job_(job) {}
 
   // The first step makes the states, one parameter after the other.
   void step(const std::vector<eager::Parameter*>& trained);
 
+  // Bytes of a parameter's paged state, which is managed memory: PyTorch's allocator has no part in
+  // it, and its pages lie on the GPU as long as there is room.
+  std::int64_t managed_bytes(const eager::Parameter& parameter) const;
+
  private:
   eager::Tensor make(const eager::Label& label, std::int64_t elements, DType dtype);
   void keep(const eager::Label& label, std::int64_t elements, DType dtype);
+  // Into rows and columns, by Adafactor.
+  bool is_factored(const eager::Parameter& parameter) const;
   void make_state(const eager::Parameter& parameter);
-  void make_bitsandbytes_state(const eager::Parameter& parameter, bool is_8bit, bool is_paged);
+  bool is_wide(const eager::Parameter& parameter) const;
+  bool is_managed(const eager::Parameter& parameter) const;
+  void make_bitsandbytes_state(const eager::Parameter& parameter);
   void make_torchao_state(const eager::Parameter& parameter);
   void make_adafactor_state(const eager::Parameter& parameter);
   void step_foreach(const std::vector<eager::Parameter*>& trained);
   void step_adafactor(const std::vector<eager::Parameter*>& trained);
-  void step_torchao(const std::vector<eager::Parameter*>& trained);
+  void step_torchao(const eager::Parameter& parameter);
 
   eager::Graph& graph_;
-  const Holder& holder_;
+  const huggingface::Holder& holder_;
   const Job& job_;
   bool has_state_ = false;
   bool has_maps_ = false;
+  std::set<std::int64_t> tuned_;  // sizes of parameters whose kernels are
   eager::Tensors states_;
 };
 

@@ -3,8 +3,27 @@
 #include <array>
 
 #include "estimator/frameworks/pieces/communicators.h"
+#include "estimator/frameworks/pieces/huggingface/model.h"
+#include "estimator/frameworks/transformers/optimizer.h"
 
 namespace shardplan::transformers {
+namespace {
+
+// A model that is loaded, of which no step is played, names its tensors.
+std::int64_t managed_bytes(const Job& job, const Plan& plan) {
+  eager::Graph graph(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms);
+  huggingface::Holder holder(graph);
+  huggingface::CausalLm model(graph, holder, job, plan);
+  model.build();
+  const Optimizer optimizer(graph, holder, job);
+  std::int64_t bytes = 0;
+  for (const eager::Parameter* parameter : model.trained()) {
+    bytes += optimizer.managed_bytes(*parameter);
+  }
+  return bytes;
+}
+
+}  // namespace
 
 // One process group: DDP and FSDP2's mesh have all ranks (accelerate 1.15 state.py PartialState,
 // accelerator.py). A process by itself makes none.
@@ -14,6 +33,13 @@ void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, Outside
   const std::array<Communicator, 1> world = {
       {{"world", grid.world, {.ring = true}, grid.world > 1}}};
   add_communicators(job, world, Creation::kAll, parts);
+  if (is_paged(job.optimizer)) {
+    parts.add({.component = Component::kOptimizer,
+               .name = "optimizer.managed",
+               .bytes = managed_bytes(job, plan),
+               .formula = "Nt: two paged moments of tensors of 100,000 elements and more",
+               .origin = Origin::kCounted});
+  }
 }
 
 SeenByOutside seen_by_outside(const Job& /*job*/, const Plan& /*plan*/) {

@@ -6,31 +6,17 @@
 #include <array>
 
 #include "estimator/frameworks/pieces/eager_rules.h"
-#include "estimator/frameworks/transformers/model_class.h"
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/transformers/adapter_rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
 namespace shardplan::transformers {
 namespace {
 
-// "unsupported: <option>": an option of the profile has none of the values that are modelled.
-template <FixedText rule, auto option, auto... values>
-constexpr ValidityRule kOnlyOptions = {
-    .name = rule.view(),
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return ((job.profile.*option != values) && ...); },
-    .explain =
-        [](const Job& job, const Plan&) {
-          std::string modelled;
-          (append_item(modelled, ", ", value_text(values)), ...);
-          return not_modelled(job, rule.view().substr(std::string_view("unsupported: ").size()),
-                              value_text(job.profile.*option), modelled);
-        }};
-
 constexpr ValidityRule kZero023 = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 2, 3>;
-constexpr ValidityRule kBf16OrFp32 =
-    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp32>;
+constexpr ValidityRule kHalfOrFp32 =
+    kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp16,
+                Precision::kFp32>;
 // No choice of a plan: gradients have the type of their weights.
 constexpr ValidityRule kGradientsOfWeights =
     kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kBf16>;
@@ -39,51 +25,126 @@ constexpr ValidityRule kPlainOnly =
 constexpr ValidityRule kNoTp = kOnlyValues<"unsupported: tp", &Plan::tp, 1>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 
-constexpr ValidityRule kFsdp2 =
-    kOnlyOptions<"unsupported: fsdp_version", &FrameworkProfile::fsdp_version, 2>;
-
 constexpr ValidityRule kOptimizers =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
                 OptimizerKind::kSgd, OptimizerKind::kAdafactor, OptimizerKind::kAdamW8bit,
                 OptimizerKind::kPagedAdamW, OptimizerKind::kPagedAdamW8bit,
                 OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit>;
 
-// What is modelled of one GPU and DDP alone; `what` names it where the job has it.
-template <FixedText rule, std::string (*what)(const Job&)>
-constexpr ValidityRule kWholeOnly = {
-    .name = rule.view(),
+bool is_fsdp(const Job& job, const Plan& plan, std::int64_t version) {
+  return plan.zero > 0 && job.profile.fsdp_version == version;
+}
+
+// FSDP2's parameters are DTensors, which bitsandbytes' kernels do not take (no sharding strategy is
+// registered for them), and whose means transformers' Adafactor adds to plain tensors.
+constexpr bool takes_shards(OptimizerKind kind) {
+  using enum OptimizerKind;
+  return kind != kAdafactor && kind != kAdamW8bit && kind != kPagedAdamW && kind != kPagedAdamW8bit;
+}
+constexpr ValidityRule kOptimizerTakesShards = {
+    .name = "optimizer_takes_shards",
     .reads = {PlanField::kZero},
-    .broken = [](const Job& job, const Plan& plan) { return plan.zero > 0 && !what(job).empty(); },
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return is_fsdp(job, plan, 2) && !takes_shards(job.optimizer);
+        },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_modelled(job, rule.view().substr(std::string_view("unsupported: ").size()),
-                              what(job) + " with zero " + number_text(plan.zero), "zero 0");
+          return "optimizer " + std::string(name_of(job.optimizer)) + " with zero " +
+                 number_text(plan.zero) +
+                 ": its steps take no DTensors, which FSDP2's parameters are; valid: adamw, sgd, "
+                 "torchao_adamw_8bit or torchao_adamw_4bit, or zero 0";
         }};
 
-std::string own_optimizer(const Job& job) {
-  return job.optimizer == OptimizerKind::kAdamW ? "" : std::string(name_of(job.optimizer));
+// A parameter of integers cannot be made (torch/nn/parameter.py); accelerate leaves 4-bit weights
+// in bytes out of FSDP2 since 1.14, before which their ends are the root's. FSDP1 flattens
+// parameters of one type alone (torch/distributed/fsdp/_flat_param.py
+// _validate_tensors_to_flatten).
+std::string unshardable_weights(const Job& job) {
+  const bool leaves_out = job.profile.fsdp_version == 2 && job.profile.fsdp_ends != FsdpEnds::kRoot;
+  if (job.quantized.kind == Quantization::kInt8) {
+    return "nf4 or fp4";
+  }
+  const bool is_refused =
+      is_4bit(job.quantized.kind) && !job.profile.float_quant_storage && !leaves_out;
+  return is_refused ? "float_quant_storage true" : "";
 }
-std::string own_loss(const Job& job) {
-  return job.profile.head_loss == HeadLoss::kStock ? ""
-                                                   : std::string(name_of(job.profile.head_loss));
-}
-std::string reentrance(const Job& job) {
-  return job.profile.reentrant_checkpoint ? "true" : "";
-}
-std::string quantization(const Job& job) {
-  return job.quantized.kind == Quantization::kNone ? "" : std::string(name_of(job.quantized.kind));
-}
-std::string trained_copies(const Job& job) {
-  return job.adapters.trains_table || job.adapters.trains_head ? "true" : "";
-}
-constexpr ValidityRule kOptimizerWhole =
-    kWholeOnly<"unsupported: optimizer_of_shards", own_optimizer>;
-constexpr ValidityRule kLossWhole = kWholeOnly<"unsupported: head_loss", own_loss>;
-constexpr ValidityRule kReentranceWhole =
-    kWholeOnly<"unsupported: reentrant_checkpoint", reentrance>;
-constexpr ValidityRule kQuantizedWhole = kWholeOnly<"unsupported: quantization", quantization>;
-constexpr ValidityRule kCopiesWhole =
-    kWholeOnly<"unsupported: adapters.trained_copies", trained_copies>;
+constexpr ValidityRule kShardsOfFloats = {
+    .name = "shards_are_of_floats",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return plan.zero > 0 && !unshardable_weights(job).empty(); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "quantization " + std::string(name_of(job.quantized.kind)) + " with zero " +
+                 number_text(plan.zero) +
+                 ": FSDP shards no integers; valid: " + unshardable_weights(job) + ", or zero 0";
+        }};
+constexpr ValidityRule kFlatOfOneType = {
+    .name = "flat_parameters_have_one_type",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return is_fsdp(job, plan, 1) && job.profile.wide_ends; },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "wide_ends with fsdp_version 1, which flattens parameters of one type alone; valid: "
+              "wide_ends false, or fsdp_version 2");
+        }};
+
+// Trained copies of tables are wrapped for themselves by FSDP1 (fsdp_auto_wrap_policy).
+constexpr ValidityRule kNoFlatCopies = {
+    .name = "unsupported: adapters.trained_copies",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return is_fsdp(job, plan, 1) && (job.adapters.trains_table || job.adapters.trains_head);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "adapters.trained_copies", "true with fsdp_version 1",
+                              "false, or fsdp_version 2");
+        }};
+
+// CPUOffloadPolicy keeps shards on the host, and with them their gradients and the optimizer
+// (torch/distributed/fsdp/_fully_shard/_fsdp_api.py).
+constexpr ValidityRule kOffloadAllOrNone = {
+    .name = "unsupported: offload.optimizer",
+    .reads = {PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.offload.optimizer != 0 && plan.offload.optimizer != 1;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "offload.optimizer", number_text(plan.offload.optimizer),
+                              "0, 1");
+        }};
+constexpr ValidityRule kOffloadParametersWithOptimizer = {
+    .name = "unsupported: offload.parameters",
+    .reads = {PlanField::kOffload},
+    .broken =
+        [](const Job&, const Plan& plan) {
+          return plan.offload.parameters != (plan.offload.optimizer != 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "offload.parameters",
+                              std::string(plan.offload.parameters ? "true" : "false") +
+                                  " with offload.optimizer " + number_text(plan.offload.optimizer),
+                              "both, as FSDP's CPU offload, or neither");
+        }};
+constexpr ValidityRule kOffloadNeedsShards = {
+    .name = "offload_needs_shards",
+    .reads = {PlanField::kOffload, PlanField::kZero},
+    .broken = [](const Job&,
+                 const Plan& plan) { return plan.offload.parameters && plan.zero == 0; },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "offload.parameters with zero 0: the host keeps shards of FSDP; valid: zero 2 or 3, "
+              "or no offload");
+        }};
 
 // Experts by batched products of all tokens with each of them, rotary embeddings by complex numbers
 // and norms of heads without weights (models/llama4/modeling_llama4.py) are not played.
@@ -96,12 +157,24 @@ constexpr ValidityRule kFamilies = {
           return not_modelled(job, "model.family", "llama4_text", "others");
         }};
 
-constexpr ValidityRule kNoDora = {
+// FSDP1 shows an adapter's matrices flat outside their own forward pass, and DoRA asks for their
+// shapes there (peft 0.21 tuners/lora/dora.py get_lora_weight).
+constexpr ValidityRule kDora = {
     .name = "unsupported: adapters.dora",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
-    .explain = [](const Job& job,
-                  const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.adapters.decomposes_weights &&
+                 (job.quantized.kind == Quantization::kInt8 || is_fsdp(job, plan, 1));
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return job.quantized.kind == Quantization::kInt8
+                     ? not_modelled(job, "adapters.dora", "true on int8 weights",
+                                    "false, or quantization none, nf4 or fp4")
+                     : not_modelled(job, "adapters.dora", "true with fsdp_version 1",
+                                    "false, or fsdp_version 2");
+        }};
 
 // integrations/sdpa_attention.py, use_gqa_in_sdpa: of wider heads keys and values are repeated.
 constexpr std::int64_t kWidestHead = 256;
@@ -123,84 +196,6 @@ constexpr ValidityRule kAdapterRank = {
         [](const Job& job, const Plan&) {
           return "adapters.rank " + number_text(job.adapters.rank) +
                  "; valid: at least 1, or no adapters";
-        }};
-
-// Layers without experts, shared experts, and experts that peft adapts.
-bool has_ffn_modules(const ModelSpec& model) {
-  return model.has_dense_layers() || model.moe.shared_ffn > 0 || class_of(model).adapts_experts;
-}
-
-// tuners_utils.py inject_adapter: a ValueError where no module is a target.
-constexpr ValidityRule kAdaptersHaveTargets = {
-    .name = "adapters_have_targets",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          using enum LinearLayer;
-          const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
-          const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
-          const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
-          return job.adapters.rank > 0 && !on_attention && !(on_ffn && has_ffn_modules(job.model));
-        },
-    .explain =
-        [](const Job&, const Plan&) {
-          std::string names;
-          for (const std::string_view name : kLinearLayerNames) { append_item(names, ", ", name); }
-          return "adapters on no linear layer, which experts are not; valid targets: " + names;
-        }};
-
-// One module has one adapter: those that several places stand for are targets together.
-using Places = std::array<LinearLayer, 3>;
-
-bool are_alike(const Job& job, const Places& places) {
-  const auto is_on = [&job](LinearLayer place) { return job.adapters.is_on(place); };
-  return std::ranges::all_of(places, is_on) || std::ranges::none_of(places, is_on);
-}
-
-// The modules that are named apart, and the one that the model has; empty: none.
-std::string parted_module(const Job& job) {
-  using enum LinearLayer;
-  const ModelClass& family = class_of(job.model);
-  if (job.adapters.rank == 0) {
-    return "";
-  }
-  if (family.has_one_qkv && !are_alike(job, {kQuery, kKey, kValue})) {
-    return "a part of q_proj, k_proj and v_proj, which are one module, qkv_proj";
-  }
-  if ((family.has_one_gate_up || family.adapts_experts) && !are_alike(job, {kGate, kUp, kUp})) {
-    return "one of gate_proj and up_proj, which are one module, gate_up_proj";
-  }
-  if (job.model.is_mla() && job.adapters.is_on(kKey) != job.adapters.is_on(kValue)) {
-    return "one of k_proj and v_proj, which latent attention has not: on both they are on all of "
-           "its projections";
-  }
-  return "";
-}
-
-constexpr ValidityRule kWholeModules = {
-    .name = "adapters_on_whole_modules",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return !parted_module(job).empty(); },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return "adapters on " + parted_module(job) + "; valid: on all of them, or on none";
-        }};
-
-// ParamWrapper.__init__: a ValueError.
-constexpr ValidityRule kNoDropoutOfExperts = {
-    .name = "adapters_of_experts_drop_nothing",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          const ExpertAdapters ranks = expert_adapters(job);
-          return job.adapters.dropout > 0 && job.model.has_moe_layers() &&
-                 (ranks.gate_up > 0 || ranks.down > 0);
-        },
-    .explain =
-        [](const Job&, const Plan&) {
-          return std::string(
-              "adapters.dropout with adapters on experts, which peft refuses; valid: "
-              "dropout 0, or no adapters on gate_proj, up_proj and down_proj");
         }};
 
 // Trainer.__init__ refuses to fine-tune a purely quantized model.
@@ -249,22 +244,22 @@ constexpr ValidityRule kPrecisionOfWeights = {
                  "; valid: precision bf16, or zero 0 with weights_dtype fp32";
         }};
 
-// Attention in fp32 of fewer key heads than query heads saves its scores (sdp_utils.cpp: the fused
-// kernels for fp32 take no enable_gqa), which are not played.
-constexpr ValidityRule kFp32NeedsEqualHeads = {
-    .name = "unsupported: precision_with_grouped_heads",
-    .reads = {PlanField::kPrecision},
+// torch/amp/grad_scaler.py _unscale_grads_ raises on gradients in fp16, which have the type of what
+// is trained; FSDP2's are those of its fp32 shards.
+constexpr ValidityRule kScaledGradients = {
+    .name = "fp16_trains_wider_weights",
+    .reads = {PlanField::kPrecision, PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return plan.precision == Precision::kFp32 &&
-                 job.model.num_heads != job.model.num_kv_heads;
+          const DType trained =
+              job.adapters.rank > 0 ? job.adapters.dtype : job.profile.weights_dtype;
+          return plan.precision == Precision::kFp16 && plan.zero == 0 && trained == DType::kFp16;
         },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "precision_with_grouped_heads",
-                              "fp32 with " + number_text(job.model.num_kv_heads) +
-                                  " key-value heads of " + number_text(job.model.num_heads),
-                              "bf16, or as many");
+          return std::string("precision fp16 with ") +
+                 (job.adapters.rank > 0 ? "adapters.dtype" : "weights_dtype") +
+                 " fp16: its GradScaler takes no gradients in fp16; valid: fp32";
         }};
 
 constexpr std::array kTransformersRules = {
@@ -272,7 +267,7 @@ constexpr std::array kTransformersRules = {
     // modelled
     kZero023,
     kPlainOnly,
-    kBf16OrFp32,
+    kHalfOrFp32,
     kGradientsOfWeights,
     kMasterFp32Only,
     kFp32ExpAvg,
@@ -290,30 +285,30 @@ constexpr std::array kTransformersRules = {
     kNoMtp,
     kHeadDim,
     kOffloadActivationsUnsupported,
-    kOffloadParametersUnsupported,
-    kOffloadOptimizerUnsupported,
+    kOffloadAllOrNone,
+    kOffloadParametersWithOptimizer,
     kMoeBufferFactorUnsupported,
     kOptimizers,
-    kOptimizerWhole,
-    kLossWhole,
-    kReentranceWhole,
-    kCopiesWhole,
     kLayerNormUnsupported,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,
-    kNoDora,
-    kQuantizedWhole,
-    kFsdp2,
+    kDora,
+    kNoFlatCopies,
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,
     kWholeModules,
-    kNoDropoutOfExperts,
+    kPlainOnExperts,
     kQuantizedNeedsAdapters,
+    kShardsOfFloats,
+    kFlatOfOneType,
+    kOptimizerTakesShards,
     kPrecisionOfWeights,
+    kScaledGradients,
     kRankOrderComplete,
     kWorldByTpCpPp,
+    kOffloadNeedsShards,
     kShardsNeedRanks,
     kHeadsByKvHeads,
     kLayersPerChunk,
@@ -321,7 +316,6 @@ constexpr std::array kTransformersRules = {
     kGlobalBatch,
     kSpNeedsTp,
     kMicrobatchTooLarge,
-    kFp32NeedsEqualHeads,
 };
 
 }  // namespace

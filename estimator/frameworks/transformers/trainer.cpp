@@ -4,9 +4,10 @@
 #include <memory>
 #include <utility>
 
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/frameworks/transformers/flat_shard.h"
 #include "estimator/frameworks/transformers/fsdp.h"
 #include "estimator/frameworks/transformers/optimizer.h"
-#include "estimator/frameworks/transformers/tuned.h"
 
 namespace shardplan::transformers {
 namespace {
@@ -14,18 +15,29 @@ namespace {
 using eager::Graph;
 using eager::Parameter;
 using eager::Tensor;
+using huggingface::CausalLm;
+using huggingface::compute_dtype;
+using huggingface::DataParallel;
+using huggingface::Holder;
+using huggingface::uses_autocast;
 
 // The second microbatch of a step meets the gradients of the first, later ones repeat it.
 constexpr std::int64_t kMicrobatches = 2;
 
 std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan) {
+  if (plan.zero > 0 && job.profile.fsdp_version == 1) {
+    return std::make_unique<FlatShard>(graph, job, plan);
+  }
   if (plan.zero > 0) {
     return std::make_unique<FullyShard>(graph, job, plan);
   }
   if (data_parallel_size(job, plan) > 1) {
     // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
     const bool finds_unused = plan.recompute.granularity == RecomputeGranularity::kNone;
-    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
+    // Moments in managed memory come to the GPU page by page in the first step.
+    const bool is_first_step_long = is_paged(job.optimizer);
+    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view,
+                                          is_first_step_long);
   }
   return std::make_unique<Holder>(graph);
 }
@@ -64,7 +76,7 @@ class Trainer {
     holder_->begin_microbatch(is_last);
     graph_.tape.enter_thread(false);
     if (uses_autocast(job_, plan_)) {
-      graph_.autocast = DType::kBf16;
+      graph_.autocast = compute_dtype(plan_);
     }
     const Tensor loss = model_.forward();
     graph_.end_autocast();
@@ -80,7 +92,9 @@ class Trainer {
 
   void update() {
     graph_.tape.begin(MomentKind::kOptimizer);
-    optimizer_.step(trained_);
+    if (!plan_.offload.parameters) {  // else the host's
+      optimizer_.step(trained_);
+    }
     for (Parameter* parameter : trained_) { parameter->gradient = {}; }
   }
 

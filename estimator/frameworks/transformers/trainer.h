@@ -1,7 +1,7 @@
 // A rank of transformers' Trainer, played from the model's loading on.
 #pragma once
 
-#include "estimator/frameworks/transformers/model.h"
+#include "estimator/frameworks/pieces/huggingface/model.h"
 
 namespace shardplan::transformers {
 

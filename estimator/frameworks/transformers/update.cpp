@@ -3,12 +3,17 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::autograd_element_bytes;
+using huggingface::model_elements;
+using huggingface::optimizer_element_bytes;
+using huggingface::trained_share;
 
 // bf16 gradients into the bf16 input of the reduce-scatter, and its output into fp32 shards
 // (_fsdp_collectives.py foreach_reduce).
@@ -29,6 +34,14 @@ double reduced_bytes(const Job& job, const Plan& plan, const GroupParameters& pa
   return trained_elements(job, part) * autograd_element_bytes(job, plan);
 }
 
+// Of 4-bit weights that lie in bf16 half a byte an element; in bytes they are no shards.
+double gathered_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
+  const bool is_packed = job.quantized.kind != Quantization::kNone;
+  const double packed = is_packed ? number(part.linear) : 0;
+  return (number(part.elements) - packed) * weight_bytes(plan) +
+         (job.profile.float_quant_storage ? packed / 2 : 0);
+}
+
 // Each layer is a group, the embedding one, and final norm and head one.
 double num_collectives(const Job& job, const Plan& plan) {
   return plan.zero > 0 ? number(job.model.num_layers()) + 2 : 1;
@@ -45,7 +58,17 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
     total.reduce_copies_s += elementwise_s(gpu, {.streamed = trained * bytes});
     return;
   }
-  const double whole = number(part.elements);
+  if (plan.offload.parameters) {
+    total.part_to_host_s += trained / ranks * optimizer_element_bytes(job, plan) /
+                            (gpu.pcie_bytes_per_s * gpu.constants->pcie_share);
+  }
+  const double whole = gathered_bytes(job, plan, part) / weight_bytes(plan);
+  if (job.profile.fsdp_version == 1) {  // gathered in place; shards cast, gradients put together
+    total.gather_copies_s += elementwise_s(gpu, trained / ranks * kFsdp2CastShard);
+    total.reduce_copies_s +=
+        elementwise_s(gpu, trained * kChunked + 1 / ranks * trained * kReduced);
+    return;
+  }
   total.gather_copies_s +=
       elementwise_s(gpu, whole * kFsdp2Gathered + 1 / ranks * trained * kFsdp2CastShard +
                              1 / ranks * whole * kFsdp2ShardToGather);
@@ -73,10 +96,25 @@ double ddp_exposed_s(const Job& job, const RankUpdate& update, const MicrobatchW
          last * update.all_reduce.alone_s + update.reduce_copies_s;
 }
 
+// What a backward pass waits for. FSDP1's collectives run one after the other, as they are asked
+// for: without prefetching a module is asked for behind the reduction of the one before it.
+double backward_collectives_s(const Job& job, const BesideCost& gather, const BesideCost& reduce,
+                              double work_s) {
+  if (job.profile.fsdp_version == 2) {
+    return beside_compute_s(gather + reduce, work_s);
+  }
+  switch (job.profile.fsdp_prefetch) {
+    case FsdpPrefetch::kBackwardPre: return beside_compute_s(gather + reduce, work_s);
+    case FsdpPrefetch::kBackwardPost: return gather.alone_s + beside_compute_s(reduce, work_s);
+    case FsdpPrefetch::kNone: break;
+  }
+  return gather.alone_s + reduce.alone_s;
+}
+
 // A microbatch that reduces so many times, 0 or 1. Copies are work of the GPU, which fills the time
 // that it waits for the host.
-double fsdp_exposed_s(const RankUpdate& update, const MicrobatchWork& work, double again,
-                      double reductions) {
+double fsdp_exposed_s(const Job& job, const RankUpdate& update, const MicrobatchWork& work,
+                      double again, double reductions) {
   const double forward_copies_s = update.gather_copies_s;
   const double backward_copies_s =
       again * update.gather_copies_s + reductions * update.reduce_copies_s;
@@ -84,8 +122,18 @@ double fsdp_exposed_s(const RankUpdate& update, const MicrobatchWork& work, doub
   const double longer_s = std::max(0.0, copies_s - work.host_s);
   const double share = copies_s > 0 ? longer_s / copies_s : 0;
   return longer_s + beside_compute_s(update.gather, work.forward_s + share * forward_copies_s) +
-         beside_compute_s(again * update.gather + reductions * update.reduce,
-                          work.backward_s + share * backward_copies_s);
+         backward_collectives_s(job, again * update.gather, reductions * update.reduce,
+                                work.backward_s + share * backward_copies_s);
+}
+
+// Offloaded shards come for either pass on the stream that gathers, beside the work before them,
+// and their gradients leave behind the last reduction (_fsdp_collectives.py foreach_all_gather,
+// foreach_reduce).
+double offload_copies_s(const RankUpdate& update, double again, double reductions,
+                        const MicrobatchWork& work) {
+  const double part_s = update.part_to_host_s;
+  return std::max(0.0, part_s - work.forward_s) +
+         std::max(0.0, (again + reductions) * part_s - work.backward_s);
 }
 
 double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
@@ -94,8 +142,11 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
     return ddp_exposed_s(job, update, work);
   }
   const double again = gathered_again(job, plan);
-  return (microbatches - 1) * fsdp_exposed_s(update, work, again, 0) +
-         fsdp_exposed_s(update, work, again, 1);
+  const auto microbatch_s = [&](double reductions) {
+    return fsdp_exposed_s(job, update, work, again, reductions) +
+           offload_copies_s(update, again, reductions, work);
+  };
+  return (microbatches - 1) * microbatch_s(0) + microbatch_s(1);
 }
 
 // The gradient for its norm, read and written as it is scaled (clip_grad_norm_), and read; moments
@@ -105,13 +156,27 @@ KernelBytes step_kernels(const Job& job, const Plan& plan) {
   return {.streamed = trained_share(job) * kPasses * optimizer_element_bytes(job, plan)};
 }
 
+// The host's fused AdamW behind the norm of the gradients, which it reads, and their scaling
+// (ATen native/cpu/FusedAdamKernel.cpp).
+double offloaded_step_s(const Job& job, const Plan& /*plan*/, const UpdatedElements& updated,
+                        double on_gpu_s) {
+  constexpr double kClipped = (1 + 2) * 4;
+  const TimeConstants& of = *job.cluster.gpu.constants;
+  const double rate = std::min(number(job.profile.host_threads) * of.host_thread_bytes_per_s,
+                               job.cluster.host_memory_bytes_per_s);
+  const double elements = updated.on_host * trained_share(job);
+  return on_gpu_s + elements * (of.fused_host_adam_bytes + kClipped) / rate;
+}
+
 }  // namespace
 
 constinit const UpdateTimes kUpdate = {.has_wide_collectives = true,
                                        .num_collectives = num_collectives,
+                                       .gathered_bytes = gathered_bytes,
                                        .reduced_bytes = reduced_bytes,
                                        .add_copies = add_copies,
                                        .exposed_s = exposed_s,
-                                       .step_kernels = step_kernels};
+                                       .step_kernels = step_kernels,
+                                       .offloaded_step_s = offloaded_step_s};
 
 }  // namespace shardplan::transformers

@@ -262,15 +262,69 @@ TEST_CASE("what is not described is refused by name, whatever divides the model"
   const auto of = [](const Words& words) {
     return read(TrainerProject::kTransformers, words).unsupported;
   };
-  CHECK(of({{"fsdp", "full_shard offload"}}).starts_with("unsupported: FSDP's offload"));
   CHECK(of({{"fsdp", "hybrid_shard"}}).starts_with("unsupported: FSDP's hybrid_shard"));
   CHECK(of({{"fsdp", "full_shard"}, {"fsdp_config.auto_wrap_policy", "NO_WRAP"}})
             .starts_with("unsupported: fsdp_config.auto_wrap_policy NO_WRAP"));
-  CHECK(of({{"fp16", "true"}}).starts_with("unsupported: fp16"));
   CHECK(of({{"accelerate.distributed_type", "MEGATRON_LM"}})
             .starts_with("unsupported: distributed_type MEGATRON_LM"));
   CHECK(of({{"use_peft", "true"}, {"lora_target_modules", "qkv_proj"}})
             .starts_with("unsupported: lora_target_modules qkv_proj"));
+}
+
+TEST_CASE("what a framework can do with adapters, types and host memory is its rules' to say") {
+  const RunReading adapters = read(TrainerProject::kFactory, {{"zero_optimization.stage", "2"}},
+                                   "1x8-h100", RunFormat::kDeepspeed);
+  CHECK(adapters.unsupported.empty());
+  CHECK(adapters.job.adapters == kAllOfEight);
+  const RunReading eight =
+      read(TrainerProject::kTransformers,
+           {{"max_length", "2048"}, {"optim", "adamw_bnb_8bit"}, {"zero_optimization.stage", "2"}},
+           "1x8-h100", RunFormat::kDeepspeed);
+  CHECK(eight.unsupported.empty());
+  CHECK(eight.job.optimizer == OptimizerKind::kAdamW8bit);
+  CHECK(read(TrainerProject::kTransformers,
+             {{"max_length", "2048"}, {"optim", "adamw_bnb_8bit"}, {"optimizer.type", "AdamW"}},
+             "1x8-h100", RunFormat::kDeepspeed)
+            .job.optimizer == OptimizerKind::kAdamW);
+  const RunReading offloaded = read(
+      TrainerProject::kAxolotl, {{"fsdp_version", "2"}, {"fsdp_config.offload_params", "true"}});
+  CHECK(offloaded.unsupported.empty());
+  CHECK(offloaded.plan.offload.parameters);
+  CHECK(offloaded.plan.offload.optimizer == 1);
+  const RunReading half =
+      read(TrainerProject::kTransformers, {{"max_length", "2048"}, {"fp16", "true"}});
+  CHECK(half.unsupported.empty());
+  CHECK(half.plan.precision == Precision::kFp16);
+}
+
+TEST_CASE("a checkpoint that bitsandbytes has quantized is of nf4, whatever else is said") {
+  const QuantizedWeights expected = {.kind = Quantization::kNf4, .is_double = true};
+  CHECK(read(TrainerProject::kTrl,
+             {{"use_peft", "true"}, {"model_name_or_path", "unsloth/llama-3-8b-bnb-4bit"}})
+            .job.quantized == expected);
+  CHECK(read(TrainerProject::kAxolotl,
+             {{"adapter", "lora"}, {"base_model", "unsloth/llama-3-8b-bnb-4bit"}})
+            .job.quantized == expected);
+}
+
+TEST_CASE("experts run by grouped products unless a file says otherwise") {
+  for (const char* const name : {"experts_implementation", "experts_impl"}) {
+    CAPTURE(name);
+    CHECK(read(TrainerProject::kAxolotl, {{name, "grouped_mm"}}).unsupported.empty());
+    CHECK(read(TrainerProject::kAxolotl, {{name, "batched_mm"}}).unsupported.empty());  // of none
+  }
+}
+
+TEST_CASE("ms-swift's samples are bounded by its model's positions") {
+  const RunReading run = read(TrainerProject::kSwift, {{"tuner_type", "full"}});
+  CHECK(run.job.sequence_length == 131072);
+  CHECK(notes(run, "took 131072, the positions of llama3.2-1b, which bound a sample"));
+}
+
+TEST_CASE("a launcher's fp8 is refused") {
+  CHECK(read(TrainerProject::kTransformers,
+             {{"max_length", "2048"}, {"accelerate.mixed_precision", "fp8"}})
+            .unsupported.find("accelerate.mixed_precision fp8") != std::string::npos);
 }
 
 }  // namespace shardplan

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/plan/units.h"
@@ -619,6 +620,40 @@ TEST_CASE("a run may be told as a case line") {
   const ProgramRun absent = run_shardplan({"why-oom", log, "--case", cases, "--case-id", "b"});
   CHECK(absent.exit_code == 2);
   CHECK(contains(absent.err, "found no case with the id 'b'"));
+}
+
+// Two runs of a model of 14 layers that died on an H100 of 80 GB: how full the GPU was tells rows
+// of one size apart. The first is in Adam's step, past gradients and moments of as many bytes; the
+// second has its logits in fp32 and asks for their log-softmax.
+TEST_CASE("how much was allocated tells which of several rows of one size was asked for") {
+  const std::string model =
+      R"({"schema": 1, "id": "a", "model": {"model_type": "llama", "hidden_size": 4096,)"
+      R"( "intermediate_size": 12288, "num_hidden_layers": 14, "num_attention_heads": 32,)"
+      R"( "num_key_value_heads": 8, "vocab_size": 151936, "tie_word_embeddings": false},)"
+      R"( "cluster": "1x1-h100", )";
+  struct Death {
+    std::string run, tried, allocated, row;
+  };
+  for (const Death& death : std::vector<Death>{
+           {R"("framework": "megatron-core-local", "training": {"sequence_length": 4096,)"
+            R"( "micro_batch": 1, "num_microbatches": 2}, "plan": {"zero": 1}})",
+            "384.00 MiB", "75.91 GiB", "optimizer.step_temporary, a weight of 24,576 x 4,096"},
+           {R"("framework": "torchtitan", "training": {"sequence_length": 2048, "micro_batch": 4,)"
+            R"( "num_microbatches": 2}, "plan": {"recompute": {"granularity": "full"}},)"
+            R"( "options": {"reshard_after_forward": "never"}})",
+            "4.64 GiB", "73.95 GiB", "head.loss.log_softmax"}}) {
+    CAPTURE(death.row);
+    const TemporaryDirectory directory;
+    const std::string log = directory.path() + "/run.log";
+    const std::string cases = directory.path() + "/case.jsonl";
+    write_file(log, "CUDA out of memory. Tried to allocate " + death.tried +
+                        ". GPU 0 has a total capacity of 79.18 GiB. Of the allocated memory " +
+                        death.allocated + " is allocated by PyTorch\n");
+    write_file(cases, model + death.run + "\n");
+    const ProgramRun run = run_shardplan({"why-oom", log, "--case", cases, "--format", "json"});
+    REQUIRE(run.exit_code == 0);
+    CHECK(nlohmann::json::parse(run.out)["failures"][0]["matches"][0]["row"] == death.row);
+  }
 }
 
 TEST_CASE("every message is held against the capacity of its own GPU") {

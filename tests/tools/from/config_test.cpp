@@ -217,11 +217,6 @@ TEST_CASE("configurations of other programs are told by name, and what to give i
   const auto message = [](const std::string& text) {
     return message_of([&] { settings_from_yaml(text, "c.yaml"); });
   };
-  CHECK(contains(message("model: a/b\nmodel_class: llm\ndist_config:\n  name: fsdp2\n"),
-                 "c.yaml: found a training of LLaMA-Factory's version 1, a loop of its own"));
-  CHECK(contains(message("model_name_or_path: a\nfinetuning_type: full\n"
-                         "tensor_model_parallel_size: 2\n"),
-                 "c.yaml: found a training of LLaMA-Factory by Megatron"));
   CHECK(contains(message("learning_rate: 1\n"), "c.yaml: found no run in it"));
   CHECK(message("a: &a\n  b: *a\nparallelism: {tp: *a}\ntokens: {x: 1}\n") != "");
 }

@@ -1,6 +1,8 @@
 // Trainings of Megatron-SWIFT: attributes of Megatron-LM's arguments around a published model.
 #include <doctest/doctest.h>
 
+#include "tests/tools/from/trainer_folder.h"
+
 #include "tests/tools/commands/answer.h"
 
 namespace shardplan {
@@ -29,11 +31,6 @@ std::string memory_of(const ProgramRun& run) {
   const std::size_t begin = run.out.find("\nMemory of one GPU");
   REQUIRE_MESSAGE(begin != std::string::npos, run.out << run.err);
   return run.out.substr(begin, run.out.find("\n\n", begin) - begin);
-}
-
-std::string with(std::string text, const std::string& part, const std::string& other) {
-  REQUIRE(contains(text, part));
-  return text.replace(text.find(part), part.size(), other);
 }
 
 }  // namespace
@@ -153,9 +150,51 @@ TEST_CASE("swift sft is a Trainer under DeepSpeed that recomputes, in bf16") {
   CHECK(memory_of(offloaded) ==
         memory_of(estimate(sft + "--deepspeed zero3\n",
                            {"--set", "offload_optimizer=1", "--set", "offload_parameters=on"})));
-  CHECK(contains(estimate(with(sft, "--tuner_type full ", "") + "--deepspeed zero3\n").out,
-                 "UNSUPPORTED  tuner_type lora"));
   CHECK(contains(estimate(sft + "\n").out, "transformers 5.17.0"));
+}
+
+TEST_CASE("the positions of its model bound the samples of ms-swift that say no length") {
+  const std::string sft = "CUDA_VISIBLE_DEVICES=0 swift sft --model Qwen/Qwen3-8B --dataset a\n";
+  const ProgramRun run = estimate(sft);
+  CHECK(contains(run.err,
+                 "max_length: found nothing, took 40960, the positions of qwen3-8b, which bound a "
+                 "sample; --sequence-length N of the longest says otherwise"));
+  CHECK(contains(run.out, "sequences of 40,960 tokens"));
+  CHECK(contains(estimate(sft, {"--sequence-length", "2048"}).out, "sequences of 2,048 tokens"));
+}
+
+TEST_CASE("a file of ms-swift is its command, of either trainer") {
+  const TrainerFolder folder;
+  const std::string file =
+      "model: Qwen/Qwen3-8B\ntuner_type: full\ndataset: ['a#500', b]\nmax_length: 4096\n"
+      "attn_impl: flash_attn\ngradient_accumulation_steps: 2\nENV: {OMP_NUM_THREADS: '8'}\n";
+  const std::string words =
+      "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --tuner_type full --dataset a --max_length "
+      "4096 --attn_impl flash_attn --gradient_accumulation_steps 2 ";
+  CHECK(numbers_of(folder.estimate("sft.yaml", file + "deepspeed: zero2\n")) ==
+        numbers_of(folder.estimate("run.sh", words + "--deepspeed zero2\n")));
+  const std::string megatron =
+      "model: Qwen/Qwen2.5-7B\ntuner_type: full\nmax_length: 4096\ntensor_model_parallel_size: 4\n"
+      "sequence_parallel: true\npacking: true\nglobal_batch_size: 16\n"
+      "ENV:\n  PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'\n";
+  const ProgramRun run = folder.estimate("megatron.yaml", megatron);
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  folder.add("m.yaml", megatron);
+  const std::string started =
+      "export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\nNPROC_PER_NODE=8 megatron sft ";
+  CHECK(numbers_of(folder.estimate("run.sh", started + "m.yaml\n")) == numbers_of(run));
+  CHECK(numbers_of(folder.estimate(
+            "run.sh", started +
+                          "--model Qwen/Qwen2.5-7B --tuner_type full --max_length 4096 "
+                          "--tensor_model_parallel_size 4 --sequence_parallel true --packing true "
+                          "--global_batch_size 16\n")) == numbers_of(run));
+}
+
+TEST_CASE("models that are not described are named for Megatron as well, but for fp8 checkpoints") {
+  CHECK(contains(estimate(with(kSft, "Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen3.5-35B-A3B")).out,
+                 "UNSUPPORTED  model Qwen/Qwen3.5-35B-A3B: layers of linear attention"));
+  CHECK(memory_of(estimate(with(kSft, "Qwen3-30B-A3B-Base", "Qwen3-30B-A3B-FP8"))) ==
+        memory_of(estimate(kSft)));
 }
 
 }  // namespace shardplan

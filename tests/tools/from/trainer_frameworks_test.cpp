@@ -102,9 +102,15 @@ TEST_CASE("adapters are named before anything is asked for that would not help")
                  "adapters     rank 64 on all"));
   CHECK(contains(folder.estimate("sft.yaml", factory, {"--lora-targets", "q_proj"}).out,
                  "adapters     rank 8 on q_proj"));
+  const ProgramRun packed = folder.estimate(
+      "sft.yaml", with(factory, "Qwen/Qwen3-4B-Instruct-2507", "unsloth/Qwen3-4B-bnb-4bit"));
+  CHECK(numbers_of(packed) ==
+        numbers_of(folder.estimate("sft.yaml", factory + "quantization_bit: 4\n")));
+  const ProgramRun dynamic = folder.estimate(
+      "sft.yaml",
+      with(factory, "Qwen/Qwen3-4B-Instruct-2507", "unsloth/Qwen3-4B-unsloth-bnb-4bit"));
   CHECK(
-      contains(folder.estimate("sft.yaml", factory, {"--set", "deepspeed=configs/zero3.json"}).out,
-               "UNSUPPORTED  finetuning_type lora: full is described under DeepSpeed"));
+      contains(dynamic.out, "UNSUPPORTED  model unsloth/Qwen3-4B-unsloth-bnb-4bit: weights that"));
   const ProgramRun unknown = folder.estimate(
       "sft.yaml", with(with(factory, "Qwen/Qwen3-4B-Instruct-2507", "my/own"), "sft", "dpo"));
   CHECK(contains(unknown.out, "UNSUPPORTED  stage dpo"));

@@ -40,7 +40,9 @@ TEST_CASE("a key that nobody knows is named, at every level of every trainer's f
        "1024\n"},
       {"axolotl.yml",
        "base_model: Qwen/Qwen3-0.6B\nsequence_len: 1024\nsample_packing: true\nbf16: true\n"},
-      {"swift.yaml", "model: Qwen/Qwen3-0.6B\ntuner_type: full\nmax_length: 1024\n"}};
+      {"swift.yaml", "model: Qwen/Qwen3-0.6B\ntuner_type: full\nmax_length: 1024\n"},
+      {"version_1.yaml",
+       "model: Qwen/Qwen3-0.6B\ntrain_dataset: a\nmodel_class: llm\ncutoff_len: 1024\n"}};
   for (const Format& format : formats) {
     check_named(folder, format.what, format.text + "bogus: 1\n", "bogus 1");
     check_named(folder, format.what, format.text + "bogus:\n  inner: 1\n", "bogus.inner 1");
@@ -73,6 +75,102 @@ TEST_CASE("a key that nobody knows is named, at every level of accelerate's file
   check("fsdp_config:\n  fsdp_bogus: 1\n", "fsdp_config.bogus 1");
   check("deepspeed_config:\n  bogus: 1\n", "accelerate.deepspeed_config.bogus 1");
   check("parallelism_config:\n  bogus: 1\n", "accelerate.parallelism_config.bogus 1");
+  check("dynamo_config:\n  bogus: 1\n", "accelerate.dynamo_config.bogus 1");
+  check("fp8_config:\n  bogus: 1\n", "accelerate.fp8_config.bogus 1");
+  check("mpirun_config:\n  bogus: 1\n", "accelerate.mpirun_config.bogus 1");
+  check("ipex_config:\n  bogus: 1\n", "accelerate.ipex_config.bogus 1");
+}
+
+TEST_CASE("a key that nobody knows is named, at every level of DeepSpeed's configuration") {
+  const TrainerFolder folder;
+  const Words model = {"--model", "qwen3-0.6b", "--sequence-length", "1024"};
+  for (const char* const section : {"activation_checkpointing",
+                                    "aio",
+                                    "amp",
+                                    "autotuning",
+                                    "bf16",
+                                    "checkpoint",
+                                    "comms_logger",
+                                    "csv_monitor",
+                                    "data_types",
+                                    "eigenvalue",
+                                    "elasticity",
+                                    "flops_profiler",
+                                    "fp16",
+                                    "monitor_config",
+                                    "optimizer",
+                                    "scheduler",
+                                    "tensorboard",
+                                    "torch_autocast",
+                                    "wandb",
+                                    "zero_optimization"}) {
+    const std::string text = std::string(R"({"train_batch_size": 8, ")") + section;
+    check_named(folder, "ds.json", text + R"(": {"bogus": 1}})", section + std::string(".bogus 1"),
+                model);
+    check_named(folder, "ds.json", text + R"(": {"bogus": {"inner": 1}}})",
+                section + std::string(".bogus.inner 1"), model);
+  }
+  for (const char* const part : {"offload_optimizer", "offload_param"}) {
+    check_named(folder, "ds.json",
+                std::string(R"({"train_batch_size": 8, "zero_optimization": {"stage": 3, ")") +
+                    part + R"(": {"device": "cpu", "bogus": 1}}})",
+                "zero_optimization." + std::string(part) + ".bogus 1", model);
+  }
+  for (const char* const part : {"optimizer", "scheduler"}) {
+    check_named(
+        folder, "ds.json",
+        std::string(R"({"train_batch_size": 8, ")") + part + R"(": {"params": {"bogus": 1}}})",
+        part + std::string(".params.bogus 1"), model);
+  }
+}
+
+TEST_CASE("a key that nobody knows is named, in sections of each program's own") {
+  const TrainerFolder folder;
+  const std::string version_1 =
+      "model: Qwen/Qwen3-0.6B\ntrain_dataset: a\nmodel_class: llm\ncutoff_len: 1024\n";
+  for (const char* const section : {"dist_config", "init_config", "kernel_config", "optim_config",
+                                    "peft_config", "quant_config"}) {
+    check_named(folder, "v1.yaml", version_1 + section + ":\n  bogus: 1\n",
+                section + std::string(".bogus 1"));
+  }
+  const std::string axolotl =
+      "base_model: Qwen/Qwen3-0.6B\nsequence_len: 1024\nsample_packing: true\nbf16: true\n";
+  for (const char* const section :
+       {"accelerator_config", "bnb_config_kwargs", "gradient_checkpointing_kwargs", "model_config",
+        "rope_scaling", "special_tokens"}) {
+    check_named(folder, "a.yml", axolotl + section + ":\n  bogus: 1\n",
+                section + std::string(".bogus 1"));
+  }
+  check_named(folder, "a.yml", axolotl + "deepspeed:\n  zero_optimization: {stage: 2, bogus: 1}\n",
+              "zero_optimization.bogus 1");
+}
+
+TEST_CASE("an argument that nobody knows is named, behind every command that trains") {
+  const TrainerFolder folder;
+  const std::string trainer =
+      " --model_name_or_path Qwen/Qwen3-0.6B --max_length 1024 --packing true --loss_type nll "
+      "--dataset_name a --bogus 1\n";
+  for (const char* const command : {"python sft.py", "torchrun --nproc_per_node 8 sft.py",
+                                    "accelerate launch sft.py", "deepspeed sft.py", "trl sft"}) {
+    check_named(folder, "run.sh", command + trainer, "bogus 1");
+  }
+  check_named(folder, "run.sh",
+              "llamafactory-cli train --stage sft --model_name_or_path Qwen/Qwen3-0.6B "
+              "--finetuning_type full --bogus 1\n",
+              "bogus 1");
+  check_named(folder, "run.sh",
+              "swift sft --model Qwen/Qwen3-0.6B --tuner_type full --max_length 1024 --bogus 1\n",
+              "bogus 1");
+  check_named(folder, "run.sh",
+              "BOGUS=1 swift sft --model Qwen/Qwen3-0.6B --tuner_type full --max_length 1024\n",
+              "BOGUS 1");
+  check_named(folder, "run.sh",
+              "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-0.6B --max_length 1024 --bogus 1\n",
+              "--bogus 1");
+  const std::string megatron =
+      "model: Qwen/Qwen3-0.6B\ntuner_type: full\nmax_length: 1024\ntensor_model_parallel_size: 1\n";
+  check_named(folder, "m.yaml", megatron + "bogus: 1\n", "--bogus 1");
+  check_named(folder, "m.yaml", megatron + "ENV:\n  BOGUS: '1'\n", "BOGUS 1");
 }
 
 TEST_CASE("a key that nobody knows is named in files that a run names") {

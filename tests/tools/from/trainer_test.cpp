@@ -74,13 +74,32 @@ TEST_CASE("what trains less than all parameters, or otherwise, is refused by nam
   const auto answer = [&](const std::string& part, const std::string& other) {
     return folder.estimate("sft.yaml", with(kFactory, part, other)).out;
   };
-  CHECK(contains(answer("finetuning_type: full", "finetuning_type: lora"),
-                 "UNSUPPORTED  finetuning_type lora: full"));
-  CHECK(contains(answer("finetuning_type: full\n", ""),
-                 "UNSUPPORTED  finetuning_type lora, LLaMA-Factory's default"));
+  CHECK(contains(answer("finetuning_type: full", "finetuning_type: oft"),
+                 "UNSUPPORTED  finetuning_type oft: full and lora are described"));
   CHECK(contains(answer("stage: sft", "stage: dpo"), "UNSUPPORTED  stage dpo"));
-  CHECK(contains(answer("bf16: true", "bf16: true\noptim: adamw_bnb_8bit"),
-                 "UNSUPPORTED  optim adamw_bnb_8bit"));
+  CHECK(contains(answer("bf16: true", "bf16: true\noptim: adamw_mini"),
+                 "UNSUPPORTED  optim adamw_mini"));
+  CHECK(contains(answer("deepspeed: configs/zero3.json", "tensor_model_parallel_size: 1"),
+                 "UNSUPPORTED  use_mca true: LLaMA-Factory's training by Megatron-Core"));
+}
+
+TEST_CASE(
+    "what of LLaMA-Factory's version 1 is not described is said by its most telling setting") {
+  const TrainerFolder folder;
+  const std::string file =
+      "model: Qwen/Qwen3-4B\nmodel_class: llm\nkernel_config:\n  name: auto\nquant_config: null\n"
+      "dist_config:\n  name: fsdp2\n  dcp_path: null\ntrain_dataset: data/a.yaml\n"
+      "micro_batch_size: 1\ncutoff_len: 2048\nlearning_rate: 1.0e-4\nmax_steps: 10\n"
+      "sample_backend: hf\nmax_new_tokens: 128\n";
+  const ProgramRun run = folder.estimate("sft.yaml", file);
+  CHECK(contains(run.out, "UNSUPPORTED  LLaMA-Factory's version 1: its loop takes a loss of its"));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(folder.estimate("sft.yaml", file + "peft_config:\n  name: freeze\n").out,
+                 "UNSUPPORTED  peft_config.name freeze: trains a part of the parameters"));
+  CHECK(contains(folder.estimate("sft.yaml", file + "optim_config:\n  name: muon\n").out,
+                 "UNSUPPORTED  optim_config.name muon"));
+  CHECK(contains(folder.estimate("sft.yaml", with(file, "Qwen3-4B", "Qwen3.5-4B")).out,
+                 "UNSUPPORTED  model Qwen/Qwen3.5-4B: layers of linear attention"));
 }
 
 TEST_CASE("Liger's kernels are the option liger_kernel, whoever asks for them") {

@@ -109,7 +109,8 @@ Tensor Graph::cast_weight(const Tensor& weight) {
     return weight;
   }
   const InRow row(tape, kCastRow);
-  const bool is_cached = weight.requires_grad() && weight.node->take;
+  const bool is_cached =
+      weight.requires_grad() && weight.node->take && weight.dtype == DType::kFp32;
   if (!is_cached) {
     return to(*this, weight, *autocast);
   }
@@ -239,6 +240,7 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
     throw std::logic_error("Graph::backward: the output has no graph");
   }
   const bool outer_records = std::exchange(records, false);
+  ++num_running_;
   Task task;
   task.count(output.node);
   task.nodes[output.node.get()].of(output.output) = std::move(gradient);
@@ -248,6 +250,7 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
     task.ready.pop();
     run(task, node);
   }
+  --num_running_;
   records = outer_records;
 }
 

@@ -34,7 +34,9 @@ class Storage {
   bool is_empty() const { return tensor_.id == 0; }
   // The memory alone goes and comes; whoever holds the tensor holds it on (Tensor.resize_).
   void empty() { tape_.free(tensor_); }
-  void fill(std::int64_t bytes, DType dtype) { tensor_ = tape_.make_typed(bytes, dtype); }
+  void fill(std::int64_t bytes, DType dtype, AllocationStream stream = AllocationStream::kCompute) {
+    tensor_ = tape_.make_typed(bytes, dtype, stream);
+  }
 
  private:
   Tape& tape_;
@@ -169,12 +171,13 @@ class Graph {
 
   // Runs the graph of a scalar, or of an output whose gradient is given.
   void backward(const Tensor& output, Tensor gradient);
+  bool runs_backward() const { return num_running_ > 0; }
   // The output of the outermost backward pass is gone, and with it its graph.
   void drop_graph() { finished_.clear(); }
 
   // --- autocast ---
   std::optional<DType> autocast;  // what products compute in
-  // In that type; of trained weights once until autocast ends (cached_cast).
+  // In that type; of trained weights in fp32 once until autocast ends (cached_cast).
   Tensor cast_weight(const Tensor& weight);
   void end_autocast();
 
@@ -189,6 +192,7 @@ class Graph {
 
   const std::int64_t multiprocessors_;
   std::int64_t sequence_ = 0;
+  std::int64_t num_running_ = 0;  // backward passes, one within the other
   std::vector<std::shared_ptr<Node>> finished_;
   std::unordered_map<const Storage*, std::size_t> place_of_cast_;
   Tensors casts_;  // in the order in which they were made, and go

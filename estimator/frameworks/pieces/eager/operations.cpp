@@ -284,7 +284,9 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
   const DType dtype = x.dtype;
   const auto of_weight = [=](BackwardCall& call) {
     const InRow row(call.graph.tape, kWeightGradientsRow);
-    return call.graph.make_product(shape.outputs * shape.inputs, dtype);
+    Tensor made = call.graph.make_product(shape.outputs * shape.inputs, dtype);
+    made.is_view = true;  // of the weight that was transposed
+    return made;
   };
   const auto of_input = [=](BackwardCall& call) {
     Tensor made = call.graph.make_product(rows * shape.inputs, dtype);

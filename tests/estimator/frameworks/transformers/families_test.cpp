@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/trainer.h"
-#include "estimator/frameworks/transformers/tuned.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 
@@ -205,7 +205,7 @@ TEST_CASE("weights of every family are those that its model counts") {
   for (const Job& job : {gemma2(), experts, with_latent_attention(), phi}) {
     CAPTURE(job.model.family);
     CHECK(saved_bytes(job, "parameters") == 2 * count_parameters(job.model));
-    CHECK(model_elements(job.model) == count_parameters(job.model));
+    CHECK(huggingface::model_elements(job.model) == count_parameters(job.model));
   }
 }
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "estimator/answer/model_times.h"
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 #include "tests/estimator/layer_kernels.h"
@@ -10,6 +10,9 @@
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::adapter_elements;
+using huggingface::model_elements;
 
 Job trainer_on_h200() {
   Job job = job_on_h200();

@@ -8,8 +8,9 @@
 namespace shardplan::transformers {
 namespace {
 
-std::int64_t outside_bytes(std::int64_t gpus) {
-  const Job job = small_trainer_job(gpus);
+std::int64_t outside_bytes(std::int64_t gpus, OptimizerKind optimizer = OptimizerKind::kAdamW) {
+  Job job = small_trainer_job(gpus);
+  job.optimizer = optimizer;
   OutsideSum sum;
   add_outside(job, trainer_plan(0), 0, sum);
   return sum.bytes();
@@ -19,6 +20,15 @@ std::int64_t outside_bytes(std::int64_t gpus) {
 TEST_CASE("a process has a context, and with others one communicator") {
   CHECK(static_cast<double>(outside_bytes(1)) == doctest::Approx(804e6).epsilon(0.002));
   CHECK(static_cast<double>(outside_bytes(2)) == doctest::Approx(1689e6).epsilon(0.005));
+}
+
+// Norms are too small to be paged; the embedding's moments have 32 bits beside others of 8.
+TEST_CASE("paged moments are managed memory") {
+  const std::int64_t paged = kSmallModel - 5 * 512;
+  const std::int64_t plain = outside_bytes(1);
+  CHECK(outside_bytes(1, OptimizerKind::kAdamW8bit) == plain);
+  CHECK(outside_bytes(1, OptimizerKind::kPagedAdamW) == plain + 8 * paged);
+  CHECK(outside_bytes(1, OptimizerKind::kPagedAdamW8bit) == plain + 2 * paged + 6 * kSmallTable);
 }
 
 }  // namespace

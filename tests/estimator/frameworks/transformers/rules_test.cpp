@@ -26,27 +26,15 @@ TEST_CASE("transformers refuses by name what is not modelled") {
       trainer_job(),
       {{"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 1; }, {"zero 1", "0, 2, 3"}},
        {"unsupported: precision",
-        [](Job&, Plan& plan) { plan.precision = Precision::kFp16; },
-        {"fp16", "bf16, fp32"}},
+        [](Job&, Plan& plan) { plan.precision = Precision::kFp8; },
+        {"fp8", "bf16, fp16, fp32"}},
        {"unsupported: tp", [](Job&, Plan& plan) { plan.tp = 2; }, {"tp 2"}},
        {"unsupported: optimizer",
         [](Job& job, Plan&) { job.optimizer = OptimizerKind::kMuon; },
         {"muon", "adamw"}},
-       {"unsupported: optimizer_of_shards",
-        [](Job& job, Plan& plan) {
-          job.optimizer = OptimizerKind::kAdamW8bit;
-          plan.zero = 3;
-        },
-        {"adamw_8bit with zero 3", "zero 0"}},
        {"unsupported: model.family",
         [](Job& job, Plan&) { job.model.family = "llama4_text"; },
         {"llama4_text"}},
-       {"unsupported: reentrant_checkpoint",
-        [](Job& job, Plan& plan) {
-          job.profile.reentrant_checkpoint = true;
-          plan.zero = 3;
-        },
-        {"true with zero 3", "zero 0"}},
        {"unsupported: model.head_dim",
         [](Job& job, Plan&) { job.model.head_dim = 320; },
         {"320", "256"}},
@@ -54,34 +42,17 @@ TEST_CASE("transformers refuses by name what is not modelled") {
         [](Job& job, Plan&) {
           job.adapters = kDefaultAdapters;
           job.adapters.decomposes_weights = true;
+          job.quantized.kind = Quantization::kInt8;
         },
-        {"dora true"}},
+        {"dora true on int8"}},
        {"unsupported: adapters.trained_copies",
         [](Job& job, Plan& plan) {
           job.adapters = kDefaultAdapters;
           job.adapters.trains_head = true;
-          plan.zero = 3;
-        },
-        {"true with zero 3"}},
-       {"unsupported: fsdp_version",
-        [](Job& job, Plan& plan) {
           job.profile.fsdp_version = 1;
           plan.zero = 3;
         },
-        {"fsdp_version 1", "2"}},
-       {"unsupported: head_loss",
-        [](Job& job, Plan& plan) {
-          job.profile.head_loss = HeadLoss::kChunked;
-          plan.zero = 3;
-        },
-        {"chunked with zero 3", "zero 0"}},
-       {"unsupported: quantization",
-        [](Job& job, Plan& plan) {
-          job.adapters = kDefaultAdapters;
-          job.quantized.kind = Quantization::kNf4;
-          plan.zero = 3;
-        },
-        {"nf4 with zero 3", "zero 0"}}},
+        {"true with fsdp_version 1"}}},
       trainer_plan(0));
 }
 
@@ -110,7 +81,7 @@ TEST_CASE("transformers refuses what its libraries refuse") {
           job.model.attention = AttentionKind::kMla;
         },
         {"k_proj and v_proj", "latent"}},
-       {"adapters_of_experts_drop_nothing",
+       {"adapters_of_experts_are_plain",
         [](Job& job, Plan&) {
           job.adapters = adapters_on_all(8);
           job.adapters.dropout = 0.05;
@@ -122,6 +93,19 @@ TEST_CASE("transformers refuses what its libraries refuse") {
        {"quantized_weights_need_adapters",
         [](Job& job, Plan&) { job.quantized.kind = Quantization::kInt8; },
         {"int8", "adapters"}},
+       {"fp16_trains_wider_weights",
+        [](Job& job, Plan& plan) {
+          job.profile.weights_dtype = DType::kFp16;
+          plan.precision = Precision::kFp16;
+        },
+        {"weights_dtype fp16", "fp32"}},
+       {"fp16_trains_wider_weights",
+        [](Job& job, Plan& plan) {
+          job.adapters = kDefaultAdapters;
+          job.adapters.dtype = DType::kFp16;
+          plan.precision = Precision::kFp16;
+        },
+        {"adapters.dtype fp16"}},
        {"precision_matches_weights",
         [](Job&, Plan& plan) { plan.precision = Precision::kFp32; },
         {"weights_dtype bf16", "precision bf16"}},
@@ -132,6 +116,51 @@ TEST_CASE("transformers refuses what its libraries refuse") {
           plan.zero = 3;
         },
         {"zero 3", "zero 0"}},
+       {"unsupported: offload.optimizer",
+        [](Job&, Plan& plan) { plan.offload.optimizer = 0.5; },
+        {"0.5", "0, 1"}},
+       {"unsupported: offload.parameters",
+        [](Job&, Plan& plan) { plan.offload.optimizer = 1; },
+        {"false with offload.optimizer 1", "both"}},
+       {"offload_needs_shards",
+        [](Job&, Plan& plan) { plan.offload = {.optimizer = 1, .parameters = true}; },
+        {"zero 0", "zero 2 or 3"}},
+       {"optimizer_takes_shards",
+        [](Job& job, Plan& plan) {
+          job.optimizer = OptimizerKind::kAdamW8bit;
+          plan.zero = 3;
+        },
+        {"adamw_8bit with zero 3", "torchao_adamw_8bit", "zero 0"}},
+       {"shards_are_of_floats",
+        [](Job& job, Plan& plan) {
+          job.adapters = kDefaultAdapters;
+          job.quantized.kind = Quantization::kInt8;
+          plan.zero = 3;
+        },
+        {"int8 with zero 3", "nf4 or fp4"}},
+       {"shards_are_of_floats",
+        [](Job& job, Plan& plan) {
+          job.adapters = kDefaultAdapters;
+          job.quantized.kind = Quantization::kNf4;
+          job.profile.fsdp_ends = FsdpEnds::kRoot;
+          plan.zero = 2;
+        },
+        {"nf4 with zero 2", "float_quant_storage true"}},
+       {"shards_are_of_floats",
+        [](Job& job, Plan& plan) {
+          job.adapters = kDefaultAdapters;
+          job.quantized.kind = Quantization::kNf4;
+          job.profile.fsdp_version = 1;
+          plan.zero = 3;
+        },
+        {"nf4 with zero 3", "float_quant_storage true"}},
+       {"flat_parameters_have_one_type",
+        [](Job& job, Plan& plan) {
+          job.profile.wide_ends = true;
+          job.profile.fsdp_version = 1;
+          plan.zero = 3;
+        },
+        {"wide_ends", "fsdp_version 2"}},
        {"zero_needs_ranks",
         [](Job& job, Plan& plan) {
           job.cluster.gpus_per_node = 1;

@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
 #include <string_view>
 
+#include "estimator/frameworks/transformers/trainer.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 
 namespace shardplan::transformers {
@@ -17,6 +20,35 @@ std::int64_t held_bytes(const Job& job, const Plan& plan, Phase phase, std::stri
     bytes += row.name == name && row.is_alive(phase) ? row.total_bytes() : 0;
   }
   return bytes;
+}
+
+// The most bytes that a row has at any instant of a kind of moment, of tensors as they were asked
+// for.
+std::int64_t most_bytes(const Job& job, const Plan& plan, MomentKind moment,
+                        std::string_view name) {
+  const PlayedRun run = trainer_run(job, plan, 2);
+  std::map<std::int64_t, std::int64_t> bytes_of_tensor;
+  std::int64_t held = 0;
+  std::int64_t most = 0;
+  std::size_t next_moment = 0;
+  std::size_t label = 0;
+  MomentKind now = MomentKind::kStartUp;
+  for (std::size_t i = 0; i < run.events.size(); ++i) {
+    const AllocationEvent& event = run.events[i];
+    while (next_moment < run.moments.size() &&
+           run.moments[next_moment].event <= static_cast<std::int64_t>(i)) {
+      now = run.moments[next_moment++].moment;
+    }
+    if (event.bytes > 0) {
+      while (label + 1 < run.labels.size() && run.labels[label + 1].after_id < event.id) {
+        ++label;
+      }
+      bytes_of_tensor[event.id] = run.labels[label].label->name == name ? event.bytes : 0;
+    }
+    held += event.bytes > 0 ? bytes_of_tensor[event.id] : -bytes_of_tensor[event.id];
+    most = now == moment ? std::max(most, held) : most;
+  }
+  return most;
 }
 
 std::int64_t idle_bytes(const Job& job, const Plan& plan, std::string_view name) {
@@ -90,6 +122,185 @@ TEST_CASE("FSDP2 shards fp32 parameters, and gathers groups in bf16") {
   }
   CHECK(held_bytes(job, trainer_plan(2), Phase::kForward, "parameters.gathered") ==
         2 * kSmallModel);
+}
+
+std::int64_t peak_of(const Job& job, const Plan& plan, MomentKind moment) {
+  return state_of_stage(job, plan).played->moments[static_cast<std::size_t>(moment)];
+}
+
+// Behind the first microbatch every gradient is there in bf16, whole, however many ranks there are.
+TEST_CASE("under FSDP2 microbatches before the last leave their gradients whole") {
+  for (const std::int64_t gpus : {2, 8}) {
+    CAPTURE(gpus);
+    const Job once = small_trainer_job(gpus);
+    Job twice = once;
+    twice.global_batch *= 2;
+    CHECK(peak_of(twice, trainer_plan(3), MomentKind::kLossForward) -
+              peak_of(once, trainer_plan(3), MomentKind::kLossForward) ==
+          2 * kSmallModel);
+  }
+}
+
+// Old buckets stay beside new ones through the second step's forward pass, unless the first step
+// of the optimizer takes longer than NCCL's watchdog sleeps.
+TEST_CASE("DDP makes its buckets anew where it looks for no unused parameters") {
+  Plan plan = trainer_plan(0);
+  plan.recompute = {.granularity = RecomputeGranularity::kFull, .num_layers = 1};
+  const auto at_loss = [&](OptimizerKind optimizer) {
+    Job job = small_trainer_job(2);
+    job.optimizer = optimizer;
+    return peak_of(job, plan, MomentKind::kLossForward);
+  };
+  // Two moments in fp32 of five norms, which are too small for managed memory.
+  const std::int64_t moments = 5 * 2 * 4 * 512;
+  CHECK(at_loss(OptimizerKind::kSgd) - at_loss(OptimizerKind::kPagedAdamW) ==
+        2 * kSmallModel - moments);
+}
+
+TEST_CASE("FSDP2 shards 4-bit weights in bf16, leaves them whole in bytes, and casts no adapters") {
+  Job job = small_trainer_job(2);
+  job.adapters = adapters_on_all(8);
+  job.adapters.dtype = DType::kBf16;
+  job.quantized.kind = Quantization::kNf4;
+  const std::int64_t layer = 2 * nf4_bytes(512 * 512, false) + 2 * nf4_bytes(512 * 256, false) +
+                             3 * nf4_bytes(512 * 1024, false);
+  const std::int64_t linear = 2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1024;
+  const std::int64_t adapters = 8 * (2 * (512 + 512) + 2 * (512 + 256) + 3 * (512 + 1024));
+  const std::int64_t others = 2 * kSmallTable + 512 + 2 * 2 * 512;
+  const Plan plan = trainer_plan(3);
+  CHECK(idle_bytes(job, plan, "parameters.quantized") == 2 * layer);
+  CHECK(idle_bytes(job, plan, "parameters.shards") == 2 * (others + 2 * adapters) / 2);
+  job.profile.float_quant_storage = true;
+  CHECK(idle_bytes(job, plan, "parameters.quantized") == 2 * (layer - linear / 2));
+  CHECK(idle_bytes(job, plan, "parameters.shards") ==
+        (2 * (others + 2 * adapters) + 2 * linear / 2) / 2);
+}
+
+// Table and copy are gathered together: V*h in bf16 each; only the copy is trained, in fp32 shards.
+TEST_CASE("FSDP2 gathers a table with the copy of it that is trained") {
+  Job job = small_trainer_job(2);
+  job.adapters = adapters_on_all(8);
+  const Plan plan = trainer_plan(3);
+  const std::int64_t shards = idle_bytes(job, plan, "parameters.shards");
+  const std::int64_t moments = idle_bytes(job, plan, "optimizer.exp_avg");
+  job.adapters.trains_head = true;
+  CHECK(idle_bytes(job, plan, "parameters.shards") == shards + 4 * kSmallTable / 2);
+  CHECK(idle_bytes(job, plan, "optimizer.exp_avg") == moments + 4 * kSmallTable / 2);
+}
+
+// Nothing but the loss is different: no logits, the same shards.
+TEST_CASE("FSDP2 takes losses that keep no logits") {
+  Job job = small_trainer_job(2);
+  const Plan plan = trainer_plan(3);
+  const std::int64_t shards = idle_bytes(job, plan, "parameters.shards");
+  const auto logits = [&] {
+    return most_bytes(job, plan, MomentKind::kLossForward, "head.logits");
+  };
+  const std::int64_t whole = logits();
+  for (const HeadLoss loss :
+       {HeadLoss::kChunked, HeadLoss::kFusedLinear, HeadLoss::kCutCrossEntropy}) {
+    CAPTURE(name_of(loss));
+    job.profile.head_loss = loss;
+    CHECK(idle_bytes(job, plan, "parameters.shards") == shards);
+    CHECK(logits() < whole);
+  }
+}
+
+// A layer that runs again within the backward pass is gathered for it, and no layer twice; the tail
+// has gone.
+TEST_CASE("FSDP2 gathers one layer at a time, whichever way layers are recomputed") {
+  Job job = small_trainer_job(2);
+  Plan plan = trainer_plan(3);
+  plan.recompute = {.granularity = RecomputeGranularity::kFull};
+  for (const bool is_reentrant : {false, true}) {
+    job.profile.reentrant_checkpoint = is_reentrant;
+    CHECK(most_bytes(job, plan, MomentKind::kBackward, "parameters.gathered") == 2 * kSmallLayer);
+  }
+}
+
+// Of a layer: outputs of q and o 512 each, k and v 256, gate and up 1,024, down 512.
+TEST_CASE("DoRA trains a magnitude for each output, and makes an identity matrix of the inputs") {
+  Job job = small_trainer_job(1);
+  job.adapters = adapters_on_all(8);
+  const Plan plan = trainer_plan(0);
+  const std::int64_t adapters = idle_bytes(job, plan, "adapters");
+  job.adapters.decomposes_weights = true;
+  const std::int64_t outputs = 2 * 512 + 2 * 256 + 2 * 1024 + 512;
+  CHECK(idle_bytes(job, plan, "adapters") == adapters + 2 * 4 * outputs);
+  CHECK(held_bytes(job, plan, Phase::kForward, "adapter.activations") > 4 * 1024 * 1024);
+}
+
+TEST_CASE("fp16 holds what bf16 does") {
+  Job job = small_trainer_job(1);
+  job.profile.weights_dtype = DType::kFp32;
+  Plan plan = trainer_plan(0);
+  const std::int64_t casts = held_bytes(job, plan, Phase::kForward, "weights_cast");
+  CHECK(casts >= 2 * 2 * (kSmallLayer - 2 * 512));
+  plan.precision = Precision::kFp16;
+  CHECK(held_bytes(job, plan, Phase::kForward, "weights_cast") == casts);
+  CHECK(idle_bytes(job, plan, "optimizer.exp_avg") == 4 * kSmallModel);
+}
+
+// 8 heads of 512 * 512 scores in fp32 a layer, and those of one call before softmax.
+TEST_CASE("attention of grouped heads in fp32 saves its scores") {
+  Job job = small_trainer_job(1);
+  job.profile.weights_dtype = DType::kFp32;
+  job.profile.autocast = false;
+  Plan plan = trainer_plan(0);
+  plan.precision = Precision::kFp32;
+  constexpr std::int64_t kScores = 4 * 8 * 512 * 512;
+  CHECK(held_bytes(job, plan, Phase::kForward, "layer.attention") > 2 * kScores);
+  job.model.num_kv_heads = 8;
+  CHECK(held_bytes(job, plan, Phase::kForward, "layer.attention") < 2 * kScores);
+}
+
+// Of a layer's gather on two ranks: its output and that of the layer before, 2 * P each, and its
+// shards in bf16.
+TEST_CASE("FSDP2 with offload leaves neither shards nor moments on the GPU, and copies a group") {
+  const Job job = small_trainer_job(2);
+  Plan plan = trainer_plan(3);
+  plan.offload = {.optimizer = 1, .parameters = true};
+  for (const char* name :
+       {"parameters.shards", "gradients", "optimizer.exp_avg", "optimizer.step"}) {
+    CAPTURE(name);
+    CHECK(idle_bytes(job, plan, name) == 0);
+  }
+  CHECK(held_bytes(job, plan, Phase::kOptimizer, "gradients") == 0);
+  CHECK(most_bytes(job, plan, MomentKind::kForward, "parameters.gather_buffer") ==
+        2 * 2 * kSmallLayer + 2 * kSmallLayer / 2);
+}
+
+// The root's parameters, both tables and the final norm, stay from the forward pass to the end of
+// the backward pass; gradients stay until the next forward pass.
+TEST_CASE("FSDP1 shards flat parameters in fp32 and gathers them in bf16, the root's for good") {
+  Job job = small_trainer_job(2);
+  job.profile.fsdp_version = 1;
+  constexpr std::int64_t kRoot = 2 * kSmallTable + 512;
+  for (const std::int64_t zero : {2, 3}) {
+    CAPTURE(zero);
+    const Plan plan = trainer_plan(zero);
+    CHECK(idle_bytes(job, plan, "parameters.shards") == 4 * kSmallModel / 2);
+    CHECK(idle_bytes(job, plan, "optimizer.exp_avg") == 4 * kSmallModel / 2);
+    CHECK(idle_bytes(job, plan, "gradients") == 4 * kSmallModel / 2);
+    CHECK(idle_bytes(job, plan, "parameters.gathered") == 0);
+  }
+  const auto gathered = [&](std::int64_t zero, MomentKind moment) {
+    return most_bytes(job, trainer_plan(zero), moment, "parameters.gathered");
+  };
+  CHECK(gathered(3, MomentKind::kForward) == 2 * (kRoot + kSmallLayer));
+  CHECK(gathered(2, MomentKind::kLossForward) == 2 * kSmallModel);
+  CHECK(gathered(3, MomentKind::kLossBackward) == 2 * (kRoot + kSmallLayer));
+  job.profile.fsdp_prefetch = FsdpPrefetch::kBackwardPre;
+  CHECK(gathered(3, MomentKind::kLossBackward) == 2 * kSmallModel);
+}
+
+// Parts of matrices are vectors, of which Adafactor keeps every square; of the first rank all are
+// of the first half of a flat tensor.
+TEST_CASE("FSDP1's first rank has the beginning of every flat tensor") {
+  Job job = small_trainer_job(2);
+  job.profile.fsdp_version = 1;
+  job.optimizer = OptimizerKind::kAdafactor;
+  CHECK(idle_bytes(job, trainer_plan(3), "optimizer.exp_avg_sq") == 4 * kSmallModel / 2);
 }
 
 }  // namespace

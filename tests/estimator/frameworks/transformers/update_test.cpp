@@ -3,13 +3,15 @@
 
 #include <doctest/doctest.h>
 
-#include "estimator/frameworks/transformers/tuned.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 #include "tests/estimator/rank_updates.h"
 
 namespace shardplan::transformers {
 namespace {
+
+using huggingface::adapter_elements;
 
 RankParameters all_of(const Job& job) {
   return {.held = {.dense = count_parameters(job.model)}};
@@ -61,6 +63,51 @@ TEST_CASE("FSDP2 gathers in every microbatch and reduces in the last; without re
   CHECK(again > 0);
   CHECK(visible_s(3, 2) > visible_s(3, 1));
   CHECK(visible_s(3, 2) < 2 * visible_s(3, 1));
+}
+
+// Two layers' linear weights, 4,718,592 elements in 4 bits, beside tables and norms in bf16.
+TEST_CASE("FSDP2 gathers 4-bit weights packed where they lie in bf16, and not at all in bytes") {
+  Job job = small_trainer_job(2);
+  job.adapters = adapters_on_all(8);
+  job.quantized.kind = Quantization::kNf4;
+  constexpr std::int64_t kLinear = 2 * (kSmallLayer - 2 * 512);
+  const GroupParameters part = {.elements = kSmallModel, .linear = kLinear};
+  const auto gathered = [&] { return kUpdate.gathered_bytes(job, trainer_plan(3), part); };
+  CHECK(gathered() == 2.0 * (kSmallModel - kLinear));
+  job.profile.float_quant_storage = true;
+  CHECK(gathered() == 2.0 * (kSmallModel - kLinear) + 0.5 * kLinear);
+  job.quantized = {};
+  CHECK(gathered() == 2.0 * kSmallModel);
+}
+
+// The host's step is its alone, over a half of the parameters; the GPU's is the other case's.
+TEST_CASE("FSDP2 with offload steps on the host, and copies shards there and back") {
+  const Job job = small_trainer_job(2);
+  Plan plan = trainer_plan(3);
+  const RankUpdate without = rank_update(job, plan, all_of(job));
+  plan.offload = {.optimizer = 1, .parameters = true};
+  const RankUpdate with = rank_update(job, plan, all_of(job));
+  CHECK(without.part_to_host_s == 0);
+  const double link = job.cluster.gpu.pcie_bytes_per_s * job.cluster.gpu.constants->pcie_share;
+  CHECK(with.part_to_host_s == doctest::Approx(4.0 * kSmallModel / 2 / link));
+  CHECK(with.optimizer_s > without.optimizer_s);
+  CHECK(exposed_data_parallel_s(job, plan, with, 1, {}) >
+        exposed_data_parallel_s(job, trainer_plan(3), without, 1, {}));
+}
+
+TEST_CASE("FSDP1 waits for its collectives unless it gathers ahead, and copies no outputs") {
+  Job job = small_trainer_job(2);
+  const Plan plan = trainer_plan(3);
+  const double copies_s = rank_update(job, plan, all_of(job)).gather_copies_s;
+  job.profile.fsdp_version = 1;
+  const RankUpdate update = rank_update(job, plan, all_of(job));
+  CHECK(update.gather_copies_s < copies_s);
+  const auto visible_s = [&](FsdpPrefetch prefetch) {
+    job.profile.fsdp_prefetch = prefetch;
+    return exposed_data_parallel_s(job, plan, update, 1, {.forward_s = 1, .backward_s = 1});
+  };
+  CHECK(visible_s(FsdpPrefetch::kNone) > visible_s(FsdpPrefetch::kBackwardPost));
+  CHECK(visible_s(FsdpPrefetch::kBackwardPost) > visible_s(FsdpPrefetch::kBackwardPre));
 }
 
 }  // namespace

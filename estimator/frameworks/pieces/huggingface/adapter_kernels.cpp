@@ -1,0 +1,169 @@
+// Every number counts bytes of one element; e is the size of an activation.
+#include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
+
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/plan/number.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+// bitsandbytes 0.50: 4-bit weights are unpacked for a product in either direction (autograd/
+// _functions.py MatMul4Bit), half a byte and a scale of 64 read, 2 written; with scales quantized
+// as well these are made fp32 first, 1 and 4 a block. LLM.int8 (MatMul8bitLt) unpacks in backward:
+// 1 read, 2 written, scaled in place 4.
+Passes unpacked_weight(const QuantizedWeights& quantized) {
+  const double scales = quantized.is_double ? (1 + 4 + 4) / 64. : 4 / 64.;
+  const KernelBytes packed = {.fused = 0.5 + scales + 2};
+  switch (quantized.kind) {
+    case Quantization::kNone: return {};
+    case Quantization::kNf4:
+    case Quantization::kFp4: return {.forward = packed, .backward = packed};
+    case Quantization::kInt8: return {.backward = {.streamed = 4, .converted = 3}};
+  }
+  return {};
+}
+
+// Per element of a linear layer's input and output.
+struct AroundLinear {
+  Passes input = {};
+  Passes output = {};
+};
+
+// LLM.int8: its input to fp16 and to integers with their scales; sums to fp16 and to bf16.
+AroundLinear around_quantized(const BlockContext& context) {
+  const Quantization kind = context.job.quantized.kind;
+  if (kind == Quantization::kInt8) {
+    return {.input = {.forward = {.converted = 4 + 3}},
+            .output = {.forward = {.converted = 6 + 4}}};
+  }
+  const bool casts = kind != Quantization::kNone && has_wide_stream(context.job, context.plan);
+  constexpr KernelBytes kCast = {.converted = 6};  // Linear4bit.forward: to the input's type
+  return casts ? AroundLinear{.output = {.forward = kCast, .backward = kCast}} : AroundLinear{};
+}
+
+// peft 0.21 tuners/lora/layer.py and bnb.py, Linear.forward. The input becomes A's type, which
+// autocast casts back; of a 4-bit base it stays as it is, and the base's output is copied. B's
+// output is scaled and added. Backward the casts of the input's gradient, and its sum with the
+// base's.
+AroundLinear around_adapter(const BlockContext& context) {
+  const Job& job = context.job;
+  const double e = context.element_bytes;
+  const bool is_quantized = job.quantized.kind != Quantization::kNone;
+  const bool casts =
+      uses_autocast(job, context.plan) && !is_quantized && job.adapters.dtype == DType::kFp32;
+  const double dropped = job.adapters.dropout > 0 ? 2 * e + 1 : 0;
+  AroundLinear around = {
+      .input = {.forward = {.streamed = dropped, .converted = casts ? 12. : 0.},
+                .backward = {.streamed = 3 * e + dropped, .converted = casts ? 12. : 0.}},
+      .output = {.forward = {.streamed = 2 * e + 3 * e}, .backward = {.streamed = 2 * e}}};
+  around.output.forward.streamed += is_quantized ? 2 * e : 0;
+  return around;
+}
+
+BlockTime around(const BlockContext& context, const LinearWeight& weight,
+                 const AroundLinear& kernels) {
+  BlockTime time = memory_bound(context, number(context.tokens * weight.inputs), kernels.input);
+  add(time, memory_bound(context, number(context.tokens * weight.outputs), kernels.output));
+  return time;
+}
+
+// DoRA's forward pass makes the adapter's whole product, by way of an identity matrix that is
+// written and cast, casts it and the base's weight, scales, adds and reads their sum for its norm.
+// Around outputs the base's and the adapter's are scaled into fp32, the latter again, added and
+// added to the result, which is cast; backward each is scaled, and multiplied and summed for the
+// scale (peft 0.21 tuners/lora/dora.py DoraLinearLayer).
+BlockTime decomposition(const BlockContext& context, const LinearWeight& weight) {
+  const std::int64_t rank = context.job.adapters.rank;
+  const Precision precision = context.plan.precision;
+  const double e = context.element_bytes;
+  constexpr double kSingle = 4;
+  BlockTime product =
+      linear(context, {.m = weight.inputs, .n = rank, .k = weight.inputs}, precision);
+  add(product, linear(context, {.m = weight.inputs, .n = weight.outputs, .k = rank}, precision));
+  BlockTime time;
+  time.forward_s = product.forward_s;
+  time.forward_flops = product.forward_flops;
+  add(time, memory_bound(context, number(weight.inputs * weight.inputs),
+                         {.forward = {.streamed = kSingle, .converted = kSingle + e}}));
+  add(time, memory_bound(
+                context, number(weight.elements()),
+                {.forward = {.streamed = (2 + 3 + 1) * kSingle, .converted = 2 * (e + kSingle)}}));
+  add(time,
+      memory_bound(context, number(context.tokens * weight.outputs),
+                   {.forward = {.streamed = 2 * (e + kSingle) + (2 + 3 + 1) * kSingle - 2 * e},
+                    .backward = {.streamed = 2 * (2 * (kSingle + e + kSingle) + kSingle),
+                                 .converted = 2 * (e + kSingle)}}));
+  return time;
+}
+
+BlockTime adapter(const BlockContext& frozen, const LinearWeight& weight) {
+  BlockContext context = frozen;
+  context.trains_weights = true;
+  const std::int64_t rank = context.job.adapters.rank;
+  const Precision precision = context.plan.precision;
+  BlockTime time = linear(context, {.m = context.tokens, .n = rank, .k = weight.inputs}, precision);
+  add(time, linear(context, {.m = context.tokens, .n = weight.outputs, .k = rank}, precision));
+  add(time, around(context, weight, around_adapter(context)));
+  if (context.job.adapters.decomposes_weights) {
+    add(time, decomposition(frozen, weight));
+  }
+  return time;
+}
+
+BlockTime beside_product(const BlockContext& context, const LinearWeight& weight) {
+  BlockTime time;
+  const Job& job = context.job;
+  if (casts_weights(job, context.plan)) {
+    add(time, memory_bound(context, number(weight.elements()), {.forward = {.converted = 6}}));
+  }
+  if (job.quantized.kind != Quantization::kNone) {
+    add(time, memory_bound(context, number(weight.elements()), unpacked_weight(job.quantized)));
+    add(time, around(context, weight, around_quantized(context)));
+  }
+  if (has_adapter(job, weight.place)) {
+    add(time, adapter(context, weight));
+  }
+  return time;
+}
+
+// peft adds an adapter's product to the whole weight of all experts, once when it is put in place
+// and once when it is read; backward the weight's whole gradient is read for either factor.
+BlockTime adapted_experts(const BlockContext& context) {
+  const ModelSpec& model = context.model();
+  const ExpertAdapters ranks = expert_adapters(context.job);
+  const std::int64_t columns = model.moe.num_experts * model.hidden * model.moe.expert_ffn;
+  const std::int64_t elements =
+      (ranks.gate_up > 0 ? 2 * columns : 0) + (ranks.down > 0 ? columns : 0);
+  const double e = context.element_bytes;
+  return memory_bound(context, number(elements),
+                      {.forward = {.streamed = 2 * 2 * e}, .backward = {.streamed = (1 + 2) * e}});
+}
+
+bool is_of_attention(LinearLayer place) {
+  switch (place) {
+    case LinearLayer::kQuery:
+    case LinearLayer::kKey:
+    case LinearLayer::kValue:
+    case LinearLayer::kOutput: return true;
+    case LinearLayer::kGate:
+    case LinearLayer::kUp:
+    case LinearLayer::kDown: break;
+  }
+  return false;
+}
+
+}  // namespace
+
+void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  for (const LinearWeight& weight : linear_weights(context.model(), layer)) {
+    const bool is_attention = is_of_attention(weight.place);
+    begin_part(context, is_attention ? "projections" : "ffn");
+    add(is_attention ? parts.projections : parts.ffn, beside_product(context, weight));
+  }
+  if (layer.is_moe) {
+    begin_part(context, "ffn");
+    add(parts.ffn, adapted_experts(context));
+  }
+}
+
+}  // namespace shardplan::huggingface

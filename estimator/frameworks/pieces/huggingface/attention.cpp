@@ -1,0 +1,147 @@
+#include "estimator/frameworks/pieces/huggingface/attention.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/eager/attention.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::BackwardCall;
+using eager::Graph;
+using eager::NodeBuilder;
+using eager::Tensor;
+using eager::Tensors;
+
+std::int64_t pairs(const AttentionSizes& sizes) {
+  return sizes.tokens * sizes.sequence;
+}
+
+// Keys or values for every query head; gradients of equal heads are summed (repeat_kv). Of one head
+// all others are views.
+Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
+  if (sizes.query_heads == sizes.key_heads) {
+    return input;
+  }
+  NodeBuilder node(graph, {&input});
+  const std::int64_t elements = input.elements / sizes.key_heads * sizes.query_heads;
+  Tensor heads = sizes.key_heads == 1 ? input.viewed(elements) : graph.make(elements, input.dtype);
+  return node.finish(std::move(heads),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+// A product of two activations; derivatives of the second, then the first.
+Tensor matmul(Graph& graph, const Tensor& left, const Tensor& right, std::int64_t elements) {
+  const Tensor b = graph.autocast ? eager::to(graph, right, *graph.autocast) : right;
+  const Tensor a = graph.autocast ? eager::to(graph, left, *graph.autocast) : left;
+  NodeBuilder node(graph, {&a, &b});
+  if (node.is_needed()) {
+    node.save(b);
+    node.save(a);
+  }
+  const std::int64_t of_a = a.elements;
+  const std::int64_t of_b = b.elements;
+  const DType dtype = a.dtype;
+  return node.finish(graph.make_product(elements, dtype), [=](BackwardCall& call) {
+    const Tensor saved_b = call.saved(0);
+    const Tensor saved_a = call.saved(1);
+    Tensor gradient_b = call.graph.make_product(of_b, dtype);
+    return Tensors{call.graph.make_product(of_a, dtype), std::move(gradient_b)};
+  });
+}
+
+// softmax in fp32 saves its result; its gradient goes by way of the product of both.
+Tensor softmax(Graph& graph, const Tensor& scores) {
+  const Tensor wide = eager::to(graph, scores, DType::kFp32);
+  NodeBuilder node(graph, {&wide});
+  const Tensor output = graph.make(wide.elements, DType::kFp32);
+  if (node.is_needed()) {
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor result = call.saved(0);
+    const Tensor weighted = call.graph.make(result.elements, result.dtype);
+    return Tensors{call.graph.make(result.elements, result.dtype)};
+  });
+}
+
+// The composite of operators that scaled_dot_product_attention is where no fused kernel takes its
+// arguments: keys and values for every query head, scores in the queries' type with a causal mask
+// that is made by each call (ATen native/transformers/attention.cpp
+// _scaled_dot_product_attention_math).
+Tensor composite_attention(Graph& graph, const Tensor& query, const Tensor& key,
+                           const Tensor& value, const AttentionSizes& sizes) {
+  const std::int64_t scores = pairs(sizes) * sizes.query_heads;
+  const Tensor scaled_query = eager::scale(graph, query);
+  Tensor mask;
+  {
+    const std::int64_t positions = sizes.sequence * sizes.sequence;
+    Tensor bytes = graph.make(positions, DType::kBool);
+    bytes = graph.make(positions, DType::kBool);
+    mask = graph.make(positions, query.dtype);
+  }
+  const Tensor keys = repeat_heads(graph, key, sizes);
+  const Tensor values = repeat_heads(graph, value, sizes);
+  const Tensor scaled_keys = eager::scale(graph, keys);
+  Tensor weights = matmul(graph, eager::laid_out(graph, scaled_query), scaled_keys, scores);
+  weights = softmax(graph, weights);
+  {
+    const Tensor is_masked = graph.make(scores, DType::kBool);
+    const Tensor rows = graph.make(scores / sizes.sequence, DType::kBool);
+  }
+  return eager::copied_back(graph, matmul(graph, weights, values, query.elements));
+}
+
+}  // namespace
+
+Tensor byte_mask(Graph& graph, const AttentionSizes& sizes) {
+  const Tensor of_one = graph.make(sizes.sequence * sizes.sequence, DType::kBool);
+  return graph.make(pairs(sizes), DType::kBool);
+}
+
+Tensor additive_mask(Graph& graph, const AttentionSizes& sizes, DType dtype) {
+  const Tensor bytes = byte_mask(graph, sizes);
+  return graph.make(pairs(sizes), dtype);
+}
+
+Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                          const Tensor& mask, const AttentionSizes& sizes) {
+  eager::AttentionShape shape = {
+      .tokens = sizes.tokens,
+      .query_heads = sizes.query_heads,
+      .key_heads = sizes.key_heads,
+      .output_elements = sizes.tokens * sizes.query_heads * sizes.value_dim};
+  const bool is_grouped = sizes.query_heads != sizes.key_heads;
+  if (!mask.is_defined() && is_grouped && query.dtype == DType::kFp32 && !graph.autocast) {
+    return eager::laid_out(graph, composite_attention(graph, query, key, value, sizes));
+  }
+  if (!mask.is_defined()) {
+    return eager::fused_attention(graph, query, key, value, shape);
+  }
+  shape.key_heads = sizes.query_heads;
+  shape.mask_elements = mask.elements;
+  const Tensor keys = repeat_heads(graph, key, sizes);
+  const Tensor values = repeat_heads(graph, value, sizes);
+  return eager::fused_attention(graph, query, keys, values, shape);
+}
+
+Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const Tensor& mask, const AttentionSizes& sizes) {
+  const Tensor keys = repeat_heads(graph, key, sizes);
+  const Tensor values = repeat_heads(graph, value, sizes);
+  const std::int64_t scores = pairs(sizes) * sizes.query_heads;
+  Tensor weights = matmul(graph, query, keys, scores);
+  weights = eager::scale(graph, weights);
+  if (sizes.caps_scores) {
+    weights = eager::soft_capped(graph, std::move(weights));
+  }
+  weights = eager::add(graph, weights, mask);
+  const DType dtype = query.dtype;
+  weights = softmax(graph, weights);
+  weights = eager::to(graph, weights, dtype);
+  const Tensor output =
+      matmul(graph, weights, values, sizes.tokens * sizes.query_heads * sizes.value_dim);
+  return eager::laid_out(graph, output);  // tokens before heads
+}
+
+}  // namespace shardplan::huggingface

@@ -1,0 +1,35 @@
+// Attention of Hugging Face's models: scaled_dot_product_attention with and without a mask, and
+// the eager implementation. Sources: transformers 5.17 integrations/sdpa_attention.py,
+// masking_utils.py, models/llama/modeling_llama.py eager_attention_forward; PyTorch 2.11
+// aten/src/ATen/native/transformers/attention.cpp.
+#pragma once
+
+#include "estimator/frameworks/pieces/eager/operations.h"
+
+namespace shardplan::huggingface {
+
+struct AttentionSizes {
+  std::int64_t tokens = 0;
+  std::int64_t sequence = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t key_heads = 0;
+  std::int64_t value_dim = 0;  // of a head
+  bool caps_scores = false;    // which scaled_dot_product_attention leaves out
+};
+
+// Of queries, keys and values behind their rotation. `mask`: one byte for each pair of positions
+// of every sequence, undefined where attention is causal alone.
+eager::Tensor scaled_dot_product(eager::Graph& graph, const eager::Tensor& query,
+                                 const eager::Tensor& key, const eager::Tensor& value,
+                                 const eager::Tensor& mask, const AttentionSizes& sizes);
+
+// `mask`: added to the scores, in the type of the residual stream.
+eager::Tensor eager_attention(eager::Graph& graph, const eager::Tensor& query,
+                              const eager::Tensor& key, const eager::Tensor& value,
+                              const eager::Tensor& mask, const AttentionSizes& sizes);
+
+// The mask of a forward pass (sdpa_mask, eager_mask): made from a byte for each pair.
+eager::Tensor byte_mask(eager::Graph& graph, const AttentionSizes& sizes);
+eager::Tensor additive_mask(eager::Graph& graph, const AttentionSizes& sizes, DType dtype);
+
+}  // namespace shardplan::huggingface

@@ -1,0 +1,72 @@
+#include "estimator/frameworks/pieces/huggingface/holder.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+
+namespace shardplan::huggingface {
+
+// A leaf keeps its first gradient as it comes, later ones are added in place.
+void Holder::load(eager::Parameter& parameter, const eager::Label& label, const Shape& shape,
+                  DType dtype, bool is_trained) {
+  const eager::InRow row(graph_.tape, label);
+  parameter.rows = shape.rows;
+  parameter.dtype = dtype;
+  parameter.is_trained = is_trained;
+  parameter.data = graph_.make(shape.elements(), dtype);
+  if (is_trained) {
+    parameter.data = graph_.make_leaf(parameter.data, [this, &parameter](eager::Tensor gradient) {
+      if (!parameter.gradient.is_defined()) {
+        parameter.gradient = std::move(gradient);
+      }
+      took(parameter);
+    });
+  }
+}
+
+DataParallel::DataParallel(eager::Graph& graph, bool finds_unused, bool are_views,
+                           bool is_first_step_long)
+    : Holder(graph),
+      finds_unused_(finds_unused),
+      are_views_(are_views),
+      is_first_step_long_(is_first_step_long) {}
+
+// One tensor for each parameter stands for the buckets, whose number changes no sum.
+void DataParallel::make_buckets() {
+  const eager::InRow row(graph_.tape, kBucketRow);
+  for (const eager::Parameter* parameter : trained_) {
+    buckets_.push_back(graph_.make(parameter->data.elements, parameter->data.dtype));
+  }
+}
+
+void DataParallel::wrap(const std::vector<eager::Parameter*>& trained) {
+  trained_ = trained;
+  make_buckets();
+}
+
+void DataParallel::begin_microbatch(bool syncs) {
+  syncs_ = syncs;
+  if (has_reduced_ && !has_rebuilt_ && !finds_unused_) {
+    has_rebuilt_ = true;
+    old_ = std::exchange(buckets_, {});
+    if (is_first_step_long_) {
+      old_.clear();
+    }
+    make_buckets();
+  }
+}
+
+void DataParallel::took(eager::Parameter& parameter) {
+  if (syncs_) {
+    old_.clear();
+  }
+  if (are_views_) {
+    parameter.gradient.storage = nullptr;
+  }
+}
+
+void DataParallel::end_backward() {
+  has_reduced_ = has_reduced_ || syncs_;
+}
+
+}  // namespace shardplan::huggingface

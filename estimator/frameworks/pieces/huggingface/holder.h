@@ -1,0 +1,108 @@
+// How a rank holds the model's parameters and their gradients: whole, as one GPU and
+// DistributedDataParallel do, or in shards.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/frameworks/pieces/eager/autograd.h"
+
+namespace shardplan::huggingface {
+
+// Modules whose parameters may be gathered together: each layer, and the model's ends.
+struct ModuleGroup {
+  enum class Kind { kEmbedding, kLayer, kFinalNorm, kHead };
+  Kind kind = Kind::kLayer;
+  std::int64_t layer = 0;
+};
+
+struct Shape {
+  std::int64_t rows = 0;
+  std::int64_t columns = 1;
+
+  std::int64_t elements() const { return rows * columns; }
+};
+
+class Holder {
+ public:
+  explicit Holder(eager::Graph& graph) : graph_(graph) {}
+  virtual ~Holder() = default;
+  Holder(const Holder&) = delete;
+  Holder& operator=(const Holder&) = delete;
+
+  // A weight comes to the GPU as it was loaded.
+  virtual void load(eager::Parameter& parameter, const eager::Label& label, const Shape& shape,
+                    DType dtype, bool is_trained);
+  // Parameters loaded from now on are of that module.
+  virtual void begin_group(const ModuleGroup& /*group*/) {}
+  // The model is whole; what wraps it is made.
+  virtual void wrap(const std::vector<eager::Parameter*>& /*trained*/) {}
+
+  // Of a parameter, on this rank, as the optimizer has it.
+  virtual std::int64_t held_elements(const eager::Parameter& parameter) const {
+    return parameter.data.elements;
+  }
+
+  // Optimizers have parts of flat tensors.
+  virtual bool flattens() const { return false; }
+
+  // Around a module's forward pass: returns the input and the output that it is to use.
+  virtual eager::Tensor enter(const ModuleGroup& /*group*/, const eager::Tensor& input) {
+    return input;
+  }
+  virtual eager::Tensor leave(const ModuleGroup& /*group*/, const eager::Tensor& output) {
+    return output;
+  }
+  // Both stand within a layer's checkpoint, and run with it again.
+  virtual bool is_within_checkpoints() const { return false; }
+  virtual eager::Tensor leave_model(const eager::Tensor& loss) { return loss; }
+  // `syncs`: gradients of this microbatch are reduced; those before it only add up.
+  virtual void begin_microbatch(bool /*syncs*/) {}
+  virtual void end_forward() {}
+  // The outputs of the forward pass are copied before they are returned.
+  virtual bool copies_outputs() const { return false; }
+  virtual void end_backward() {}
+
+ protected:
+  // A gradient has been accumulated.
+  virtual void took(eager::Parameter& /*parameter*/) {}
+
+  eager::Graph& graph_;
+};
+
+// Buckets of DistributedDataParallel: flat tensors from which gradients are summed, beside the
+// gradients themselves (gradient_as_bucket_view False). Unless it looks for unused parameters, the
+// first forward pass behind a reduction makes them anew in the order in which gradients came.
+// NCCL's process group holds what it reduces until a collective is begun after its watchdog, which
+// looks every 0.1 s, has seen the reduction end. The next collective is the sum of the tokens of
+// the second step, and the one behind it that step's reduction: an optimizer whose first step takes
+// longer lets the old buckets go at the former, others at the latter. Sources:
+// torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp, ProcessGroupNCCL.cpp
+// (shelvesToUnstash_) of PyTorch 2.11; transformers trainer.py get_batch_samples; the allocator's
+// history on two H200.
+class DataParallel final : public Holder {
+ public:
+  DataParallel(eager::Graph& graph, bool finds_unused, bool are_views, bool is_first_step_long);
+
+  void wrap(const std::vector<eager::Parameter*>& trained) override;
+  void begin_microbatch(bool syncs) override;
+  void end_backward() override;
+  bool copies_outputs() const override { return finds_unused_; }  // _DDPSink
+
+ protected:
+  void took(eager::Parameter& parameter) override;
+
+ private:
+  void make_buckets();
+
+  const bool finds_unused_;
+  const bool are_views_;  // gradients are views of the buckets
+  const bool is_first_step_long_;
+  std::vector<eager::Parameter*> trained_;
+  eager::Tensors buckets_, old_;
+  bool syncs_ = true;
+  bool has_reduced_ = false;
+  bool has_rebuilt_ = false;
+};
+
+}  // namespace shardplan::huggingface

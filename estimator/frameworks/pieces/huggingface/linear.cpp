@@ -1,0 +1,234 @@
+#include "estimator/frameworks/pieces/huggingface/linear.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/plan/units.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::BackwardCall;
+using eager::Graph;
+using eager::InRow;
+using eager::NodeBuilder;
+using eager::Tensor;
+using eager::Tensors;
+
+constexpr std::int64_t kBlock = 64;         // elements of a 4-bit weight that share a scale
+constexpr std::int64_t kScalesBlock = 256;  // scales that share one of the second level
+constexpr std::int64_t kCode = 16;          // values of 4 bits
+constexpr std::int64_t kScalesCode = 256;   // values of 8 bits
+constexpr std::int64_t kFp32 = 4;
+
+// The whole weight in the product's type while it runs.
+Tensor dequantized(Graph& graph, const Linear& linear, DType dtype) {
+  const InRow row(graph.tape, kDequantizedRow);
+  const std::int64_t elements = linear.shape.inputs * linear.shape.outputs;
+  Tensor scales;
+  if (linear.quantized.is_double) {
+    scales = graph.make(div_ceil(elements, kBlock), DType::kFp32);
+  }
+  return graph.make(elements, dtype);
+}
+
+// MatMul4Bit: neither the input nor the weight in the product's type is saved.
+Tensor product_4bit(Graph& graph, const Linear& linear, const Tensor& input) {
+  const Tensor x = eager::to(graph, input, linear.compute_dtype);
+  NodeBuilder node(graph, {&x});
+  const std::int64_t rows = x.elements / linear.shape.inputs;
+  const DType dtype = x.dtype;
+  Tensor output;
+  {
+    const Tensor weight = dequantized(graph, linear, dtype);
+    output = linear.bias.data.is_defined()
+                 ? graph.make_product_with_bias(rows * linear.shape.outputs, dtype)
+                 : graph.make_product(rows * linear.shape.outputs, dtype);
+  }
+  const Linear* quantized = &linear;
+  return node.finish(std::move(output), [=](BackwardCall& call) {
+    const Tensor weight = dequantized(call.graph, *quantized, dtype);
+    Tensor of_input = call.graph.make_product(rows * quantized->shape.inputs, dtype);
+    of_input.is_view = true;
+    return Tensors{std::move(of_input)};
+  });
+}
+
+// MatMul8bitLt: the input in fp16, then in 8 bits; sums in int32; the output in the input's type.
+// It keeps its input as an attribute, which no hook sees and no release frees.
+Tensor product_int8(Graph& graph, const Linear& linear, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  const std::int64_t rows = input.elements / linear.shape.inputs;
+  const std::int64_t outputs = rows * linear.shape.outputs;
+  const DType dtype = input.dtype;
+  Tensor rounded;
+  {
+    const Tensor half = eager::to(graph, input.detached(), DType::kFp16);
+    rounded = graph.make(input.elements, DType::kFp8);
+    const Tensor magnitudes = graph.make(input.elements, DType::kFp16);
+    const Tensor outliers = graph.make(input.elements, DType::kBool);
+  }
+  Tensor output;
+  {
+    const Tensor sums = graph.make(outputs, DType::kInt32);
+    const Tensor scaled = graph.make(outputs, DType::kFp16);
+    output = eager::to(graph, scaled, dtype);
+  }
+  rounded = {};
+  if (node.is_needed()) {
+    node.keep(input);
+  }
+  const Linear* quantized = &linear;
+  return node.finish(std::move(output), [=](BackwardCall& call) {
+    const InRow row(call.graph.tape, kDequantizedRow);
+    const Tensor weight =
+        call.graph.make(quantized->shape.inputs * quantized->shape.outputs, dtype);
+    Tensor of_input = call.graph.make_product(rows * quantized->shape.inputs, dtype);
+    of_input.is_view = true;
+    return Tensors{std::move(of_input)};
+  });
+}
+
+// The adapter's product of both matrices, by way of an identity matrix of the inputs
+// (DoraLinearLayer.get_lora_weight).
+Tensor adapter_weight(Graph& graph, const Linear& linear, DType dtype) {
+  const std::int64_t inputs = linear.shape.inputs;
+  Tensor whole;
+  {
+    const Tensor identity = graph.make(inputs * inputs, linear.a.data.dtype);
+    const Tensor inner =
+        eager::linear(graph, identity, linear.a.data,
+                      {.inputs = inputs, .outputs = linear.rank, .flattens_input = false});
+    whole = eager::linear(
+        graph, inner, linear.b.data,
+        {.inputs = linear.rank, .outputs = linear.shape.outputs, .flattens_input = false});
+  }
+  return eager::to(graph, whole, dtype);
+}
+
+Tensor base_weight(Graph& graph, const Linear& linear) {
+  return linear.quantized.kind == Quantization::kNone
+             ? linear.weight.data
+             : dequantized(graph, linear, linear.compute_dtype);
+}
+
+// magnitude / norm, of every output; the norm of the sum of both weights is a constant
+// (DoraLinearLayer.get_weight_norm).
+Tensor magnitude_scale(Graph& graph, const Linear& linear, const Tensor& weight) {
+  Tensor norm;
+  {
+    Tensor sum;
+    {
+      const Tensor scaled = graph.make(weight.elements, weight.dtype);
+      sum = graph.make(weight.elements, weight.dtype);
+    }
+    norm = graph.make(linear.shape.outputs, graph.autocast ? DType::kFp32 : weight.dtype);
+  }
+  norm = eager::to(graph, norm, weight.dtype);
+  const Tensor& magnitude = linear.magnitude.data;
+  NodeBuilder node(graph, {&magnitude});
+  if (node.is_needed()) {
+    node.save(norm);
+  }
+  const DType dtype = eager::promoted(magnitude.dtype, norm.dtype);
+  const std::int64_t outputs = linear.shape.outputs;
+  return node.finish(graph.make(outputs, dtype), [=](BackwardCall& call) {
+    const Tensor saved_norm = call.saved(0);
+    return Tensors{call.graph.make(outputs, dtype)};
+  });
+}
+
+Tensor adapter_product(Graph& graph, const Linear& linear, const Tensor& input) {
+  const Tensor inner = eager::linear(graph, input, linear.a.data,
+                                     {.inputs = linear.shape.inputs, .outputs = linear.rank});
+  return eager::linear(graph, inner, linear.b.data,
+                       {.inputs = linear.rank, .outputs = linear.shape.outputs});
+}
+
+// DoraLinearLayer.forward: (scale - 1) * base + scale * adapter, which is added to the base's
+// result. With dropout the base's product is made again, of the dropped input.
+Tensor decomposed(Graph& graph, const Linear& linear, const Tensor& x, const Tensor& result) {
+  const Tensor of_adapter = adapter_weight(graph, linear, x.dtype);
+  const Tensor weight = eager::to(graph, base_weight(graph, linear), x.dtype);
+  const Tensor scale = magnitude_scale(graph, linear, weight);
+  const Tensor outer = adapter_product(graph, linear, x);
+  const Tensor base = linear.dropout > 0 ? eager::linear(graph, x, weight, linear.shape) : result;
+  Tensor of_base;
+  {
+    const Tensor shifted = eager::shift(graph, scale);
+    of_base = eager::multiply_rows(graph, shifted, base);
+  }
+  Tensor scaled = eager::multiply_rows(graph, scale, outer);
+  scaled = eager::scale(graph, scaled);
+  return eager::add(graph, of_base, scaled);
+}
+
+Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
+  switch (linear.quantized.kind) {
+    case Quantization::kNone:
+      return eager::linear(graph, input, linear.weight.data, linear.shape, linear.bias.data);
+    case Quantization::kNf4:
+    case Quantization::kFp4:
+      return eager::to(graph, product_4bit(graph, linear, input), input.dtype);
+    case Quantization::kInt8: return product_int8(graph, linear, input);
+  }
+  return {};
+}
+
+}  // namespace
+
+void load_quantized(Graph& graph, Holder& holder, Linear& linear, bool is_in_floats) {
+  const InRow row(graph.tape, kQuantizedRow);
+  std::vector<std::int64_t> bytes = quantized_bytes(linear.quantized, linear.shape);
+  if (is_4bit(linear.quantized.kind) && is_in_floats) {
+    constexpr DType kFloat = DType::kBf16;
+    holder.load(linear.weight, kQuantizedRow, {div_ceil(bytes.front(), bytes_of(kFloat)), 1},
+                kFloat, false);
+    bytes.erase(bytes.begin());
+  }
+  for (const std::int64_t each : bytes) { linear.packed.push_back(graph.make(each, DType::kBool)); }
+}
+
+// peft's Linear.forward: the input in the adapter's type, which autocast casts back. Under autocast
+// a quantized layer's input and result stay as they are, DoRA's result in fp32 (bnb.py).
+Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
+  Tensor result = base_product(graph, linear, input);
+  if (linear.rank == 0) {
+    return result;
+  }
+  if (is_4bit(linear.quantized.kind)) {
+    NodeBuilder node(graph, {&result});
+    result = node.finish(graph.make(result.elements, result.dtype),
+                         [](BackwardCall& call) { return std::move(call.gradients); });
+  }
+  const InRow row(graph.tape, kAdapterActivationRow);
+  const bool casts = linear.quantized.kind == Quantization::kNone || !graph.autocast;
+  const Tensor x = casts ? eager::to(graph, input, linear.adapter_dtype) : input;
+  Tensor outer;
+  {
+    const Tensor dropped = eager::dropout(graph, x, linear.dropout);
+    outer = linear.magnitude.data.is_defined()
+                ? decomposed(graph, linear, dropped, result)
+                : eager::scale(graph, adapter_product(graph, linear, dropped));
+  }
+  const DType dtype = result.dtype;
+  result = eager::add(graph, result, outer);
+  outer = {};
+  return casts ? eager::to(graph, result, dtype) : result;
+}
+
+std::vector<std::int64_t> quantized_bytes(const QuantizedWeights& quantized,
+                                          const eager::LinearShape& shape) {
+  const std::int64_t elements = shape.inputs * shape.outputs;
+  if (quantized.kind == Quantization::kInt8) {
+    return {elements, kFp32 * shape.outputs};
+  }
+  const std::int64_t blocks = div_ceil(elements, kBlock);
+  if (!quantized.is_double) {
+    return {div_ceil(elements, 2), kFp32 * blocks, kFp32 * kCode};
+  }
+  return {div_ceil(elements, 2), blocks, kFp32 * div_ceil(blocks, kScalesBlock),
+          kFp32 * kScalesCode,   kFp32,  kFp32 * kCode};
+}
+
+}  // namespace shardplan::huggingface

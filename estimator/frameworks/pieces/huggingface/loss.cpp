@@ -1,0 +1,171 @@
+#include "estimator/frameworks/pieces/huggingface/loss.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "estimator/frameworks/pieces/eager/checkpoint.h"
+#include "estimator/frameworks/pieces/eager/labels.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/plan/units.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::BackwardCall;
+using eager::Graph;
+using eager::InRow;
+using eager::NodeBuilder;
+using eager::Tensor;
+using eager::Tensors;
+
+constexpr std::int64_t kChunk = 256;  // TRL's _CHUNKED_LM_HEAD_CHUNK_SIZE
+
+// A view, whose gradient is a view of that of the transposed tensor.
+Tensor transposed(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  Tensor view = input;
+  return node.finish(std::move(view), [](BackwardCall& call) {
+    call.gradients[0].is_view = true;
+    return std::move(call.gradients);
+  });
+}
+
+Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const HeadShape& shape) {
+  const InRow row(graph.tape, kLogitsRow);
+  const Tensor labels = graph.make(chunk.elements / shape.hidden, DType::kInt64);
+  Tensor logits;
+  {
+    const Tensor wide = eager::to(graph, chunk, DType::kFp32);
+    const Tensor columns = transposed(graph, eager::to(graph, weight, DType::kFp32));
+    logits =
+        eager::linear(graph, wide, columns,
+                      {.inputs = shape.hidden, .outputs = shape.vocab, .flattens_input = false});
+  }
+  if (shape.scales_logits) {
+    logits = eager::scale(graph, logits);
+  }
+  if (shape.caps_logits) {
+    logits = eager::soft_capped(graph, logits);
+  }
+  const Tensor log_softmax = eager::log_softmax(graph, eager::to(graph, logits, DType::kFp32));
+  Tensor loss = eager::nll_loss(graph, log_softmax, labels);
+  const Tensor probabilities = eager::exponential(graph, log_softmax);
+  const Tensor terms = eager::multiply(graph, probabilities, log_softmax);
+  return loss;
+}
+
+}  // namespace
+
+Tensor chunked_loss(Graph& graph, const Tensor& hidden, const Tensor& weight,
+                    const HeadShape& shape) {
+  const InRow row(graph.tape, kLogitsRow);
+  const std::int64_t tokens = shape.tokens - shape.sequences;  // the last of each predicts none
+  if (tokens == 0) {
+    return eager::scale(
+        graph, eager::mean(graph, eager::to(graph, hidden, DType::kFp32), hidden.elements));
+  }
+  Tensor valid = eager::index(graph, hidden, tokens * shape.hidden);
+  valid = eager::index(graph, valid, tokens * shape.hidden);
+  Tensor loss;
+  for (std::int64_t first = 0; first < tokens; first += kChunk) {
+    const std::int64_t of_chunk = std::min(kChunk, tokens - first);
+    const Tensor chunk = eager::slice(graph, valid, of_chunk * shape.hidden);
+    const auto run = [&graph, &weight, shape](const Tensor& rows) {
+      return chunk_loss(graph, rows, weight, shape);
+    };
+    const Tensor of_this = eager::checkpoint(graph, chunk, run);
+    loss = loss.is_defined() ? eager::add(graph, loss, of_this) : of_this;
+  }
+  return eager::scale(graph, loss);
+}
+
+// triton.next_power_of_2; a chunk has no more than all tokens.
+std::int64_t liger_chunk(const HeadShape& shape) {
+  const std::int64_t share = div_ceil(shape.tokens, div_ceil(shape.vocab, shape.hidden));
+  const auto rounded = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(share)));
+  return std::min(shape.tokens, rounded);
+}
+
+Tensor fused_linear_loss(Graph& graph, const Tensor& hidden, const Tensor& weight,
+                         const HeadShape& shape, bool adds_in_fp32) {
+  const InRow row(graph.tape, kLogitsRow);
+  const std::int64_t table = shape.hidden * shape.vocab;
+  const bool trains = weight.requires_grad();
+  const DType product = graph.autocast.value_or(hidden.dtype);
+  const bool casts = weight.dtype != product;
+  const Tensor of_hidden = graph.make(hidden.elements, hidden.dtype);
+  Tensor of_weight;
+  if (trains) {
+    const InRow gradients(graph.tape, eager::kWeightGradientsRow);
+    of_weight = graph.make(table, weight.dtype);
+  }
+  const Tensor losses = graph.make(shape.tokens, DType::kFp32);
+  const auto cast_chunk = [&](std::int64_t elements) {
+    return hidden.dtype == product ? Tensor{} : graph.make(elements, product);
+  };
+  Tensor logits;
+  for (std::int64_t first = 0; first < shape.tokens; first += liger_chunk(shape)) {
+    const std::int64_t tokens = std::min(liger_chunk(shape), shape.tokens - first);
+    {
+      const InRow casting(graph.tape, eager::kCastRow);
+      const Tensor columns = casts ? graph.make(table, product) : Tensor{};  // of a view: not kept
+      const Tensor chunk = cast_chunk(tokens * shape.hidden);
+      const InRow logits_row(graph.tape, kLogitsRow);
+      logits = graph.make_product(tokens * shape.vocab, product);
+    }
+    {
+      const eager::NoGrad no_grad(graph);
+      const Tensor w = graph.cast_weight(weight);
+      const Tensor of_chunk = graph.make(tokens * shape.hidden, product);
+    }
+    if (trains) {
+      const Tensor chunk = cast_chunk(tokens * shape.hidden);
+      const Tensor of_this = graph.make(table, product);
+      const Tensor wide = adds_in_fp32 ? graph.make(table, DType::kFp32) : Tensor{};
+    }
+  }
+  logits = {};
+  NodeBuilder node(graph, {&hidden, &weight});
+  if (node.is_needed()) {
+    node.save(of_hidden);
+    if (trains) {
+      node.save(of_weight);
+    }
+  }
+  return node.finish(graph.make(1, DType::kFp32), [=](BackwardCall& call) {
+    return Tensors{call.saved(0), trains ? call.saved(1) : Tensor{}};
+  });
+}
+
+Tensor cut_cross_entropy(Graph& graph, const Tensor& hidden, const Tensor& weight,
+                         const HeadShape& shape) {
+  const InRow row(graph.tape, kLogitsRow);
+  const Tensor w = graph.cast_weight(weight);
+  const Tensor x = graph.autocast ? eager::to(graph, hidden, *graph.autocast) : hidden;
+  NodeBuilder node(graph, {&x, &w});
+  const Tensor sums = graph.make(shape.tokens, DType::kFp32);
+  if (node.is_needed()) {
+    node.save(x);
+    node.save(w);
+    node.save(sums);
+  }
+  const bool trains = w.requires_grad();
+  const std::int64_t elements = x.elements;
+  const std::int64_t table = w.elements;
+  const DType dtype = x.dtype;
+  return node.finish(graph.make(1, DType::kFp32), [=](BackwardCall& call) {
+    const Tensor saved_x = call.saved(0);
+    const Tensor saved_w = call.saved(1);
+    const Tensor saved_sums = call.saved(2);
+    Tensor of_hidden = call.graph.make(elements, dtype);
+    Tensor of_weight;
+    if (trains) {
+      const InRow gradients(call.graph.tape, eager::kWeightGradientsRow);
+      of_weight = call.graph.make(table, dtype);
+    }
+    return Tensors{std::move(of_hidden), std::move(of_weight)};
+  });
+}
+
+}  // namespace shardplan::huggingface

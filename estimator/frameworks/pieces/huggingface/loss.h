@@ -1,0 +1,39 @@
+// From the last hidden states to the loss without all logits at once.
+#pragma once
+
+#include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/plan/model_spec.h"
+
+namespace shardplan::huggingface {
+
+struct HeadShape {
+  std::int64_t tokens = 0;
+  std::int64_t sequences = 0;
+  std::int64_t hidden = 0;
+  std::int64_t vocab = 0;
+  bool scales_logits = false;
+  bool caps_logits = false;
+};
+
+// TRL's chunked_nll: 256 tokens at a time under a checkpoint each, all in fp32 but what autocast
+// casts; with the entropy that it logs. Source: TRL 1.8.0 trainer/sft_trainer.py _chunk,
+// _chunked_cross_entropy_loss.
+eager::Tensor chunked_loss(eager::Graph& graph, const eager::Tensor& hidden,
+                           const eager::Tensor& weight, const HeadShape& shape);
+
+// Liger's fused linear cross entropy: gradients are made with the loss, a chunk of tokens at a time
+// (ops/fused_linear_cross_entropy.py). Of a frozen weight none is made. `adds_in_fp32`: up to
+// 0.8.2 a chunk's gradient of the weight becomes fp32 before it is added.
+eager::Tensor fused_linear_loss(eager::Graph& graph, const eager::Tensor& hidden,
+                                const eager::Tensor& weight, const HeadShape& shape,
+                                bool adds_in_fp32);
+
+// Cut Cross Entropy: the logarithm of the sums alone (apple/ml-cross-entropy 25.1.1 cce.py,
+// cce_lse_forward.py, cce_backward.py; arXiv 2411.09009).
+eager::Tensor cut_cross_entropy(eager::Graph& graph, const eager::Tensor& hidden,
+                                const eager::Tensor& weight, const HeadShape& shape);
+
+// Tokens of one of Liger's chunks.
+std::int64_t liger_chunk(const HeadShape& shape);
+
+}  // namespace shardplan::huggingface

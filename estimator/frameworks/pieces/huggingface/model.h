@@ -1,0 +1,67 @@
+// Hugging Face's decoder models under eager autograd, written in the order of their source.
+// Sources: transformers 5.17 models/llama/modeling_llama.py and its kin (mistral, qwen2, qwen3),
+// loss/loss_utils.py, modeling_layers.py; peft 0.21 tuners/lora/layer.py.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "estimator/frameworks/pieces/eager/checkpoint.h"
+#include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/frameworks/pieces/huggingface/holder.h"
+#include "estimator/frameworks/pieces/huggingface/layer.h"
+#include "estimator/plan/job.h"
+
+namespace shardplan::huggingface {
+
+class CausalLm {
+ public:
+  CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan);
+
+  // Puts the weights on the GPU.
+  void build();
+  // To the loss.
+  eager::Tensor forward();
+  // What layers share goes with the forward pass, or with the backward pass that runs them again.
+  void drop_shared();
+  // What the optimizer updates, in the order of model.parameters().
+  std::vector<eager::Parameter*> trained();
+
+ private:
+  void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
+  void build_attention(Layer& layer);
+  void build_latent(Layer& layer);
+  void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
+  void build_norm(Norm& norm, std::int64_t width);
+  void build_layer(Layer& layer, bool has_experts);
+  void build_experts(Layer& layer);
+  void load_end(eager::Parameter& table, bool has_copy);
+  const eager::Parameter& head() const { return job_.model.tied_embeddings ? table_ : head_; }
+  eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
+  eager::Tensor decoder(const eager::Tensor& token_ids);
+  eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
+                           eager::Tensor& logits);
+  eager::Tensor loss(const eager::Tensor& hidden, const eager::Tensor& labels,
+                     eager::Tensor& logits);
+
+  eager::Graph& graph_;
+  Holder& holder_;
+  const Job& job_;
+  const ModelClass& class_;
+  Sizes sizes_;
+  LayerRun run_;
+  DType weights_ = DType::kBf16;
+  DType compute_ = DType::kBf16;
+  DType ends_ = DType::kBf16;  // of norms, embedding and head
+  bool recomputes_ = false;
+  bool trains_all_ = true;
+  eager::Parameter table_;
+  eager::Parameter head_;                   // where it is not the table
+  std::deque<eager::Parameter> originals_;  // that trained copies stand in for
+  std::vector<Layer> layers_;
+  Norm final_norm_;
+  SharedByLayer shared_;
+};
+
+}  // namespace shardplan::huggingface

@@ -1,0 +1,72 @@
+#include "estimator/frameworks/pieces/huggingface/shared.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::Graph;
+using eager::InRow;
+using eager::Tensor;
+
+bool has_layer(const ModelSpec& model, bool has_window) {
+  return std::ranges::any_of(model.layers, [has_window](const LayerSpec& layer) {
+    return (layer.attention_window > 0) == has_window;
+  });
+}
+
+std::int64_t longest_window(const ModelSpec& model) {
+  return std::ranges::max(model.layers, {}, &LayerSpec::attention_window).attention_window;
+}
+
+// scaled_dot_product_attention needs a mask where causality alone does not say which keys count:
+// windows shorter than the sequence, and several documents in a row of tokens
+// (_ignore_causal_mask_sdpa). FlashAttention needs none.
+Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_window,
+            DType dtype) {
+  const InRow row(graph.tape, kMaskRow);
+  const bool is_partial =
+      job.profile.packed_sequences || (has_window && longest_window(job.model) <= sizes.sequence);
+  if (job.profile.attention_backend == AttentionBackend::kUnfused) {
+    return additive_mask(graph, sizes, dtype);
+  }
+  const bool takes_masks = job.profile.attention_backend == AttentionBackend::kAuto;
+  return is_partial && takes_masks ? byte_mask(graph, sizes) : Tensor{};
+}
+
+Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType dtype) {
+  const InRow row(graph.tape, kRotaryRow);
+  // Positions of each sequence are its own where they begin anew.
+  const std::int64_t positions = job.profile.packed_sequences ? sizes.tokens : sizes.sequence;
+  const ModelClass& family = class_of(job.model);
+  return make_rotary(graph, family.rotary, positions * rotary_width(job.model), dtype);
+}
+
+}  // namespace
+
+SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSizes& sizes,
+                               const EndTypes& types) {
+  const ModelClass& family = class_of(job.model);
+  SharedByLayer shared;
+  auto& [without, with] = shared.by_window;
+  if (family.always_has_full_mask || has_layer(job.model, false)) {
+    without.mask = mask(graph, job, sizes, false, types.norms);
+  }
+  if (has_layer(job.model, true)) {
+    with.mask = mask(graph, job, sizes, true, types.norms);
+  }
+  if (!family.has_rotary_by_window) {
+    without.rotary = with.rotary = rotary(graph, job, sizes, types.table);
+    return shared;
+  }
+  for (const bool has_window : {false, true}) {
+    if (has_layer(job.model, has_window)) {
+      shared.by_window[has_window ? 1 : 0].rotary = rotary(graph, job, sizes, types.table);
+    }
+  }
+  return shared;
+}
+
+}  // namespace shardplan::huggingface
