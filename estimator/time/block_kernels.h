@@ -48,7 +48,8 @@ struct BlockKernels {
   bool (*trains_weights)(const Job& job) = nullptr;
   // Adds what runs beside a layer's products: adapters, weights that are unpacked or cast; none:
   // nothing.
-  void (*add_beside_products)(const BlockContext& context, LayerParts& parts) = nullptr;
+  void (*add_beside_products)(const BlockContext& context, const LayerSpec& layer,
+                              LayerParts& parts) = nullptr;
   // Whether products do add to it; none: where the profile says so.
   bool (*adds_weight_gradients)(const Job& job, const Plan& plan) = nullptr;
   // The rounding of a linear layer's factors to fp8; none: what libraries round of every

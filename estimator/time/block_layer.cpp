@@ -286,7 +286,7 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
     parts.ffn_last_s = ffn.last_s;
   }
   if (context.framework.add_beside_products != nullptr) {
-    context.framework.add_beside_products(context, parts);
+    context.framework.add_beside_products(context, layer, parts);
   }
   if (by_pieces) {
     add_visible_regions(context, regions, parts);

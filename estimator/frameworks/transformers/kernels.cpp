@@ -20,6 +20,8 @@ using huggingface::class_of;
 using huggingface::expert_exchange;
 using huggingface::has_wide_stream;
 using huggingface::NormKind;
+using huggingface::RotaryKind;
+using huggingface::RouterKind;
 using huggingface::uses_autocast;
 
 constexpr double kHalf = 2;    // bytes of bf16
@@ -54,6 +56,26 @@ Passes wide_rotary(bool has_head_norms) {
                    .rearranged = 2 * 2 * kSingle + 5 * kHalf}};
 }
 
+// A turned part of a head is put together with the rest, 2; backward each of two parts lies in
+// zeros of the whole, 1 and a copy of 2 between them, and both are added up, 3. A product of
+// complex numbers in fp32 is 8 between a cast and one back. What DeepSeek-V3 does with even and odd
+// elements, 9 forward, is counted as Llama's 10.
+Passes of_rotary(Passes halves, RotaryKind kind, double e) {
+  switch (kind) {
+    case RotaryKind::kHalves:
+    case RotaryKind::kEvenAndOdd: return halves;
+    case RotaryKind::kPart:
+    case RotaryKind::kPairs:
+      return halves + Passes{.forward = {.rearranged = 2 * e},
+                             .backward = {.streamed = 3 * e, .rearranged = (2 + 2) * e}};
+    case RotaryKind::kComplex: {
+      const KernelBytes product = {.streamed = 2 * kSingle, .converted = 2 * (e + kSingle)};
+      return {.forward = product, .backward = product};
+    }
+  }
+  return halves;
+}
+
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   const double e = activation_element_bytes(plan);
   const bool is_wide = has_wide_stream(job, plan);
@@ -63,6 +85,11 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
     kernels.rotary = wide_rotary(job.model.qk_norm);
   } else if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + huggingface_head_norm(e);
+  }
+  const RotaryKind rotary = class_of(job.model).rotary;
+  kernels.rotary = of_rotary(kernels.rotary, rotary, e);
+  if (rotary != RotaryKind::kHalves) {  // heads lie in front of tokens: the output is copied
+    kernels.copies.forward.rearranged += 2 * e;
   }
   const double stream = is_wide ? kSingle : e;
   const bool is_gemma = class_of(job.model).norm == NormKind::kGemma;
@@ -136,6 +163,8 @@ constinit const BlockKernels kKernels = {
     .weight_gradient = weight_gradient,
     .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
     .add_beside_products = add_beside_products,
+    .casts_router =
+        [](const Job& job) { return class_of(job.model).router != RouterKind::kSoftmax; },
     .expert_exchange = expert_exchange,
     .table_gradient = table_gradient,
     .loss = loss_kernels};

@@ -61,7 +61,7 @@ void play_muon(eager::Graph& graph, const eager::Parameter& matrix, Tensor& last
 
 double muon_elements(const Job& job) {
   double elements = 0;
-  for (const LinearWeight& weight : linear_weights(job.model)) {
+  for (const LinearWeight& weight : linear_weights(job.model, {})) {
     elements += number(job.model.num_layers() * weight.elements());
   }
   return elements;
@@ -71,7 +71,7 @@ double muon_s(const Job& job, const Plan& plan) {
   const GpuSpec& gpu = job.cluster.gpu;
   const double e = optimizer_element_bytes(job, plan);
   double layer_s = 0;
-  for (const LinearWeight& weight : linear_weights(job.model)) {
+  for (const LinearWeight& weight : linear_weights(job.model, {})) {
     const double small = number(std::min(weight.inputs, weight.outputs));
     layer_s += products_s(gpu, weight.outputs, weight.inputs) +
                elementwise_s(gpu, matrix_kernels(number(weight.elements()), small * small, e));

@@ -7,6 +7,7 @@
 
 #include "estimator/frameworks/pieces/eager_rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
+#include "estimator/frameworks/transformers/adapter_rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
@@ -17,7 +18,6 @@ using huggingface::kAdapterRank;
 using huggingface::kAdaptersHaveTargets;
 using huggingface::kHeadDim;
 using huggingface::kQuantizedNeedsAdapters;
-using huggingface::kRoutedExpertsOnly;
 
 constexpr ValidityRule kZero023 = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 2, 3>;
 constexpr ValidityRule kHalfOrFp32 =
@@ -170,6 +170,17 @@ constexpr ValidityRule kOffloadNeedsShards = {
               "or no offload");
         }};
 
+// Experts by batched products of all tokens with each of them, rotary embeddings by complex numbers
+// and norms of heads without weights (models/llama4/modeling_llama4.py) are not played.
+constexpr ValidityRule kFamilies = {
+    .name = "unsupported: model.family",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.model.family == "llama4_text"; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.family", "llama4_text", "others");
+        }};
+
 // FSDP1 shows an adapter's matrices flat outside their own forward pass, and DoRA asks for their
 // shapes there (peft 0.21 tuners/lora/dora.py get_lora_weight).
 constexpr ValidityRule kDora = {
@@ -257,8 +268,7 @@ constexpr std::array kTransformersRules = {
     kNoEp,
     kNoEtp,
     kNoReplicas,
-    kRoutedExpertsOnly,
-    kGqaOnly,
+    kFamilies,
     kGatedOnly,
     kNoMtp,
     kHeadDim,
@@ -277,6 +287,8 @@ constexpr std::array kTransformersRules = {
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,
+    kWholeModules,
+    kPlainOnExperts,
     kQuantizedNeedsAdapters,
     kShardsOfFloats,
     kFlatOfOneType,

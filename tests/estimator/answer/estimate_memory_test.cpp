@@ -331,9 +331,14 @@ std::int64_t kept_instead_of_made(const StageState& upper, const StageState& low
     if (row.name == kAllocatorTailsRow) {
       continue;
     }
-    const auto made = std::ranges::find(lower.rows, row.name, &StateRow::name);
-    const bool is_made_anew =
-        made == lower.rows.end() ? makes_in_blocks : !made->is_alive(Phase::kIdle);
+    // Several rows may have one name: what is alive at other instants is a row of its own.
+    const auto is_of_it = [&row](const StateRow& other) { return other.name == row.name; };
+    const auto is_kept = [&](const StateRow& other) {
+      return is_of_it(other) && other.is_alive(Phase::kIdle);
+    };
+    const bool is_made_anew = std::ranges::none_of(lower.rows, is_of_it)
+                                  ? makes_in_blocks
+                                  : std::ranges::none_of(lower.rows, is_kept);
     bytes += row.is_alive(Phase::kIdle) && is_made_anew ? row.total_bytes() : 0;
   }
   return bytes;

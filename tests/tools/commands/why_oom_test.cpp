@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "estimator/allocator/caching_allocator.h"
 #include "estimator/plan/units.h"
@@ -652,7 +651,10 @@ TEST_CASE("how much was allocated tells which of several rows of one size was as
     write_file(cases, model + death.run + "\n");
     const ProgramRun run = run_shardplan({"why-oom", log, "--case", cases, "--format", "json"});
     REQUIRE(run.exit_code == 0);
-    CHECK(nlohmann::json::parse(run.out)["failures"][0]["matches"][0]["row"] == death.row);
+    const std::string row = "\"row\":\"";
+    const std::size_t first = run.out.find(row);
+    REQUIRE(first != std::string::npos);
+    CHECK(run.out.substr(first + row.size()).starts_with(death.row + "\""));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "estimator/frameworks/pieces/eager/autograd.h"
 
+#include <algorithm>
 #include <limits>
 #include <queue>
 #include <stdexcept>
@@ -16,7 +17,7 @@ Tensor BackwardCall::saved(std::size_t index) const {
 }
 
 bool BackwardCall::wants(std::size_t input) const {
-  return node_.inputs.at(input) != nullptr;
+  return node_.inputs.at(input).node != nullptr;
 }
 
 NodeBuilder::NodeBuilder(Graph& graph, std::initializer_list<const Tensor*> inputs)
@@ -27,7 +28,7 @@ NodeBuilder::NodeBuilder(Graph& graph, std::initializer_list<const Tensor*> inpu
     return;
   }
   node_ = std::make_shared<Node>();
-  for (const Tensor* input : inputs) { node_->inputs.push_back(input->node); }
+  for (const Tensor* input : inputs) { node_->inputs.push_back({input->node, input->output}); }
 }
 
 std::size_t NodeBuilder::save(const Tensor& tensor) {
@@ -46,18 +47,26 @@ void NodeBuilder::keep(const Tensor& tensor) {
   node_->kept.push_back(tensor.detached());
 }
 
-Tensor NodeBuilder::finish(Tensor output, BackwardFunction backward) {
+Tensors NodeBuilder::finish(Tensors outputs, BackwardFunction backward) {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].node = node_;
+    outputs[i].output = i;
+    if (node_) {
+      node_->outputs.push_back({outputs[i].elements, outputs[i].dtype});
+    }
+  }
   if (node_) {
     node_->backward = std::move(backward);
     node_->sequence = graph_.next_sequence();
     node_->label = graph_.tape.label();
-    node_->elements = output.elements;
-    node_->dtype = output.dtype;
-    output.node = node_;
-  } else {
-    output.node = nullptr;
   }
-  return output;
+  return outputs;
+}
+
+Tensor NodeBuilder::finish(Tensor output, BackwardFunction backward) {
+  Tensors outputs;
+  outputs.push_back(std::move(output));
+  return std::move(finish(std::move(outputs), std::move(backward)).front());
 }
 
 Tensor Graph::make(std::int64_t elements, DType dtype, AllocationStream stream) {
@@ -77,12 +86,19 @@ Tensor Graph::make_product(std::int64_t elements, DType dtype) {
   return tensor;
 }
 
+Tensor Graph::make_product_with_bias(std::int64_t elements, DType dtype) {
+  Tensor tensor = make(elements, dtype);
+  const Label* outer = tape.enter(&kWorkspaceRow);
+  tape.make_bias_workspace();
+  tape.enter(outer);
+  return tensor;
+}
+
 Tensor Graph::make_leaf(const Tensor& data, std::function<void(Tensor)> take) {
   auto node = std::make_shared<Node>();
   node->take = std::move(take);
   node->sequence = std::numeric_limits<std::int64_t>::max();
-  node->elements = data.elements;
-  node->dtype = data.dtype;
+  node->outputs.push_back({data.elements, data.dtype});
   Tensor leaf = data.detached();
   leaf.node = std::move(node);
   return leaf;
@@ -117,7 +133,12 @@ void Graph::end_autocast() {
 struct Graph::Task {
   struct Arrived {
     std::int64_t missing = 0;
-    Tensor gradient;
+    Tensors gradients;  // of its outputs
+
+    Tensor& of(std::size_t output) {
+      gradients.resize(std::max(gradients.size(), output + 1));
+      return gradients[output];
+    }
   };
   std::unordered_map<const Node*, Arrived> nodes;
   struct Later {
@@ -134,13 +155,13 @@ struct Graph::Task {
     while (!open.empty()) {
       const Node* node = open.back();
       open.pop_back();
-      for (const std::shared_ptr<Node>& input : node->inputs) {
-        if (input == nullptr) {
+      for (const Node::Edge& input : node->inputs) {
+        if (input.node == nullptr) {
           continue;
         }
-        ++nodes[input.get()].missing;
-        if (seen.insert(input.get()).second) {
-          open.push_back(input.get());
+        ++nodes[input.node.get()].missing;
+        if (seen.insert(input.node.get()).second) {
+          open.push_back(input.node.get());
         }
       }
     }
@@ -148,17 +169,18 @@ struct Graph::Task {
 };
 
 // Sums in place where nobody else holds what came first (InputBuffer::accumulate).
-void Graph::pass(Task& task, const std::shared_ptr<Node>& to, Tensor gradient) {
-  Task::Arrived& arrived = task.nodes[to.get()];
+void Graph::pass(Task& task, const Node::Edge& to, Tensor gradient) {
+  Task::Arrived& arrived = task.nodes[to.node.get()];
   if (gradient.is_defined()) {
-    if (!arrived.gradient.is_defined()) {
-      arrived.gradient = std::move(gradient);
-    } else if (arrived.gradient.is_view || arrived.gradient.storage.use_count() > 1) {
-      arrived.gradient = make(arrived.gradient.elements, arrived.gradient.dtype);
+    Tensor& sum = arrived.of(to.output);
+    if (!sum.is_defined()) {
+      sum = std::move(gradient);
+    } else if (sum.is_view || sum.storage.use_count() > 1) {
+      sum = make(sum.elements, sum.dtype);
     }
   }
   if (--arrived.missing == 0) {
-    task.ready.push(to);
+    task.ready.push(to.node);
   }
 }
 
@@ -173,33 +195,36 @@ Tensor Graph::summed(const Tensor& gradient, std::int64_t elements, bool sums_co
 }
 
 void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
-  Tensor arrived = std::move(task.nodes[node.get()].gradient);
+  Tensors arrived = std::move(task.nodes[node.get()].gradients);
+  arrived.resize(node->outputs.size());
   if (node->take) {
-    node->take(std::move(arrived));
+    node->take(std::move(arrived.front()));
     return;
   }
   Tensors gradients;
   const Label& label = *node->label;
   const InRow row(tape, label.of_gradients != nullptr ? *label.of_gradients : label);
   {
-    BackwardCall call(*this, *node, {std::move(arrived)});
+    BackwardCall call(*this, *node, std::move(arrived));
     gradients = node->backward(call);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       Tensor& gradient = gradients[i];
-      if (node->inputs[i] == nullptr || !gradient.is_defined()) {
+      const Node::Edge& input = node->inputs[i];
+      if (input.node == nullptr || !gradient.is_defined()) {
         continue;
       }
-      if (gradient.elements != node->inputs[i]->elements) {  // of a broadcast input
-        gradient = summed(gradient, node->inputs[i]->elements, node->sums_columns);
+      const Node::Output& wanted = input.node->outputs[input.output];
+      if (gradient.elements != wanted.elements) {  // of a broadcast input
+        gradient = summed(gradient, wanted.elements, node->sums_columns);
       }
-      if (gradient.dtype != node->inputs[i]->dtype) {
-        gradient = make(gradient.elements, node->inputs[i]->dtype);
+      if (gradient.dtype != wanted.dtype) {
+        gradient = make(gradient.elements, wanted.dtype);
       }
     }
   }
   node->saved.clear();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (node->inputs[i] != nullptr) {
+    if (node->inputs[i].node != nullptr) {
       pass(task, node->inputs[i], std::move(gradients[i]));
     }
   }
@@ -218,7 +243,7 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
   ++num_running_;
   Task task;
   task.count(output.node);
-  task.nodes[output.node.get()] = {.missing = 0, .gradient = std::move(gradient)};
+  task.nodes[output.node.get()].of(output.output) = std::move(gradient);
   task.ready.push(output.node);
   while (!task.ready.empty()) {
     const std::shared_ptr<Node> node = task.ready.top();

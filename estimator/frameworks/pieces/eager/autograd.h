@@ -51,6 +51,7 @@ struct Tensor {
   DType dtype = DType::kBf16;
   std::shared_ptr<Node> node;  // what made it, or what takes a leaf's gradient; none: no gradient
   bool is_view = false;        // of a gradient: another tensor shares its storage
+  std::size_t output = 0;      // which of its node's outputs it is
 
   bool requires_grad() const { return node != nullptr; }
   bool is_defined() const { return elements > 0; }
@@ -58,7 +59,7 @@ struct Tensor {
   // The same storage outside the graph.
   Tensor detached() const { return {storage, elements, dtype, nullptr, is_view}; }
   Tensor viewed(std::int64_t viewed_elements) const {
-    return {storage, viewed_elements, dtype, node, is_view};
+    return {storage, viewed_elements, dtype, node, is_view, output};
   }
 };
 using Tensors = std::vector<Tensor>;
@@ -114,13 +115,20 @@ class Node {
  public:
   // One gradient for each input; undefined where none is wanted.
   BackwardFunction backward;
-  std::vector<std::shared_ptr<Node>> inputs;  // none: no gradient wanted
+  struct Edge {
+    std::shared_ptr<Node> node;  // none: no gradient wanted
+    std::size_t output = 0;      // of that node
+  };
+  std::vector<Edge> inputs;
   std::vector<SavedTensor> saved;
   std::vector<Tensor> kept;  // attributes of a Python function: until the graph goes
   std::int64_t sequence = 0;
   // What a gradient is summed to and cast to before a node gets it (validate_outputs).
-  std::int64_t elements = 0;
-  DType dtype = DType::kBf16;
+  struct Output {
+    std::int64_t elements = 0;
+    DType dtype = DType::kBf16;
+  };
+  std::vector<Output> outputs;
   std::function<void(Tensor)> take;  // of a leaf: takes its gradient
   bool sums_columns = false;         // a broadcast input is a row: its gradient sums all rows
   const Label* label = nullptr;      // in which its operator ran
@@ -136,8 +144,9 @@ class NodeBuilder {
   std::size_t save(const Tensor& tensor);
   void keep(const Tensor& tensor);
   void sum_columns() { node_->sums_columns = true; }
-  // Gives the operator's output its node.
+  // Gives the operator's output its node, or each of several.
   Tensor finish(Tensor output, BackwardFunction backward);
+  Tensors finish(Tensors outputs, BackwardFunction backward);
 
  private:
   Graph& graph_;
@@ -161,6 +170,7 @@ class Graph {
               AllocationStream stream = AllocationStream::kCompute);
   // The output of a matrix product.
   Tensor make_product(std::int64_t elements, DType dtype);
+  Tensor make_product_with_bias(std::int64_t elements, DType dtype);
   Tensor make_leaf(const Tensor& data, std::function<void(Tensor)> take);
 
   // Runs the graph of a scalar, or of an output whose gradient is given.
@@ -182,7 +192,7 @@ class Graph {
   struct Task;
   void run(Task& task, const std::shared_ptr<Node>& node);
   Tensor summed(const Tensor& gradient, std::int64_t elements, bool sums_columns);
-  void pass(Task& task, const std::shared_ptr<Node>& to, Tensor gradient);
+  void pass(Task& task, const Node::Edge& to, Tensor gradient);
 
   const std::int64_t multiprocessors_;
   std::int64_t sequence_ = 0;

@@ -30,8 +30,12 @@ Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input, bool 
   });
 }
 
-Tensor liger_rotate(Graph& graph, const Tensor& input) {
+Tensor liger_rotate(Graph& graph, const Tensor& input, const Tensor& cosines, const Tensor& sines) {
   NodeBuilder node(graph, {&input});
+  if (node.is_needed()) {
+    node.save(cosines);
+    node.save(sines);
+  }
   Tensor turned = input;
   return node.finish(std::move(turned),
                      [](BackwardCall& call) { return std::move(call.gradients); });

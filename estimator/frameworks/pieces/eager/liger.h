@@ -11,8 +11,8 @@ namespace shardplan::eager {
 // then over those.
 Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input,
                   bool reuses_gradient = true);
-// Turned in place, either way.
-Tensor liger_rotate(Graph& graph, const Tensor& input);
+// Turned in place, either way, by the same cosines and sines.
+Tensor liger_rotate(Graph& graph, const Tensor& input, const Tensor& cosines, const Tensor& sines);
 // silu(gate) * up; gradients are written over both.
 Tensor liger_swiglu(Graph& graph, const Tensor& gate, const Tensor& up);
 

@@ -14,13 +14,6 @@ DType promoted(DType a, DType b) {
 
 namespace {
 
-constexpr std::int64_t kFp32 = 4;
-constexpr std::int64_t kAttentionCounters = 256;  // bytes
-
-Tensor in_autocast(Graph& graph, const Tensor& input) {
-  return graph.autocast ? to(graph, input, *graph.autocast) : input;
-}
-
 std::int64_t broadcast(const Tensor& a, const Tensor& b) {
   return std::max(a.elements, b.elements);
 }
@@ -91,11 +84,25 @@ Tensor to(Graph& graph, const Tensor& input, DType dtype) {
                      [](BackwardCall& call) { return std::move(call.gradients); });
 }
 
+Tensor in_autocast(Graph& graph, const Tensor& input) {
+  return graph.autocast ? to(graph, input, *graph.autocast) : input;
+}
+
 Tensor add(Graph& graph, const Tensor& a, const Tensor& b) {
   NodeBuilder node(graph, {&a, &b});
   return node.finish(graph.make(broadcast(a, b), promoted(a.dtype, b.dtype)),
                      [](BackwardCall& call) {
                        return Tensors{call.gradients[0], std::move(call.gradients[0])};
+                     });
+}
+
+Tensor subtract(Graph& graph, const Tensor& a, const Tensor& b) {
+  NodeBuilder node(graph, {&a, &b});
+  return node.finish(graph.make(broadcast(a, b), promoted(a.dtype, b.dtype)),
+                     [](BackwardCall& call) {
+                       Tensor& gradient = call.gradients[0];
+                       Tensor negated = call.graph.make(gradient.elements, gradient.dtype);
+                       return Tensors{std::move(gradient), std::move(negated)};
                      });
 }
 
@@ -123,10 +130,6 @@ Tensor shift(Graph& graph, const Tensor& input) {
   NodeBuilder node(graph, {&input});
   return node.finish(graph.make(input.elements, input.dtype),
                      [](BackwardCall& call) { return std::move(call.gradients); });
-}
-
-Tensor negate(Graph& graph, const Tensor& input) {
-  return scale(graph, input);
 }
 
 // pow_backward: exponent * self.pow(exponent - 1), times the gradient.
@@ -220,16 +223,35 @@ Tensor index(Graph& graph, const Tensor& input, std::int64_t elements) {
   return part(graph, input, graph.make(elements, input.dtype));
 }
 
+Tensors split(Graph& graph, const Tensor& input, std::int64_t first_elements) {
+  NodeBuilder node(graph, {&input});
+  const std::int64_t all = input.elements;
+  const DType dtype = input.dtype;
+  return node.finish(Tensors{input.viewed(first_elements), input.viewed(all - first_elements)},
+                     [=](BackwardCall& call) { return Tensors{call.graph.make(all, dtype)}; });
+}
+
+// Gradients are views of the whole one.
+Tensor cat(Graph& graph, const Tensor& a, const Tensor& b) {
+  NodeBuilder node(graph, {&a, &b});
+  const std::int64_t of_a = a.elements;
+  const std::int64_t of_b = b.elements;
+  return node.finish(graph.make(of_a + of_b, a.dtype), [=](BackwardCall& call) {
+    const Tensor gradient = std::move(call.gradients[0]);
+    return Tensors{gradient.viewed(of_a), gradient.viewed(of_b)};
+  });
+}
+
 Tensor rotate_half(Graph& graph, const Tensor& input) {
   const Tensor first = slice(graph, input, input.elements / 2);
   const Tensor second = slice(graph, input, input.elements / 2);
-  const Tensor negated = negate(graph, second);
-  NodeBuilder node(graph, {&negated, &first});
-  return node.finish(graph.make(input.elements, input.dtype), [](BackwardCall& call) {
-    Tensor gradient = std::move(call.gradients[0]);
-    const Tensor of_half = gradient.viewed(gradient.elements / 2);
-    return Tensors{of_half, of_half};
-  });
+  return cat(graph, scale(graph, second), first);
+}
+
+Tensor laid_out(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  return node.finish(graph.make(input.elements, input.dtype),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
 }
 
 Tensor copied_back(Graph& graph, const Tensor& input) {
@@ -278,7 +300,9 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
   if (node.is_needed() && has_bias) {
     node.sum_columns();
   }
-  return node.finish(graph.make_product(rows * shape.outputs, dtype), [=](BackwardCall& call) {
+  Tensor output = has_bias ? graph.make_product_with_bias(rows * shape.outputs, dtype)
+                           : graph.make_product(rows * shape.outputs, dtype);
+  return node.finish(std::move(output), [=](BackwardCall& call) {
     Tensors saved;
     for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
       if (call.wants(i)) {
@@ -318,43 +342,6 @@ Tensor embedding(Graph& graph, const Tensor& indices, const Tensor& table,
     const Tensor workspace =
         call.graph.make(table_workspace_bytes(tokens, shape.rows, shape.width), DType::kBool);
     return Tensors{std::move(of_table)};
-  });
-}
-
-// cuDNN's backward pass has one workspace: dQ in fp32, softmax's sums, gradients of keys and values
-// for every query head, and counters. Seen in the allocator's history of PyTorch 2.11 on H200 (8
-// query heads, 2 key heads of 128, 1,024 tokens).
-Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
-                       const AttentionShape& shape) {
-  const Tensor v = in_autocast(graph, value);
-  const Tensor k = in_autocast(graph, key);
-  const Tensor q = in_autocast(graph, query);
-  NodeBuilder node(graph, {&q, &k, &v});
-  const std::int64_t sums = shape.query_heads * shape.tokens;
-  const Tensor mask = graph.make(shape.mask_elements, q.dtype);
-  const Tensor output = graph.make(q.elements, q.dtype);
-  const Tensor log_sum_exp = graph.make(sums, DType::kFp32);
-  if (node.is_needed()) {
-    for (const Tensor* tensor : {&k, &log_sum_exp, &output, &q, &v}) { node.save(*tensor); }
-    if (mask.is_defined()) {
-      node.save(mask);
-    }
-  }
-  const bool expands = shape.query_heads != shape.key_heads;
-  return node.finish(output, [=](BackwardCall& call) {
-    const Tensor saved_key = call.saved(0);
-    const Tensor saved_sums = call.saved(1);
-    const Tensor saved_output = call.saved(2);
-    const Tensor saved_query = call.saved(3);
-    const Tensor saved_value = call.saved(4);
-    Graph& g = call.graph;
-    Tensors gradients = {g.make(saved_query.elements, saved_query.dtype),
-                         g.make(saved_key.elements, saved_key.dtype),
-                         g.make(saved_value.elements, saved_value.dtype)};
-    const std::int64_t expanded = expands ? 2 * saved_query.bytes() : 0;
-    const Tensor workspace =
-        g.make(kFp32 * (saved_query.elements + sums) + expanded + kAttentionCounters, DType::kBool);
-    return gradients;
   });
 }
 

@@ -14,17 +14,20 @@ DType promoted(DType a, DType b);
 // The tensor itself where it has that type already.
 Tensor to(Graph& graph, const Tensor& input, DType dtype);
 
+// In the type that products compute in.
+Tensor in_autocast(Graph& graph, const Tensor& input);
+
 // --- pointwise; a smaller tensor is broadcast over the larger one ---
 Tensor add(Graph& graph, const Tensor& a, const Tensor& b);
+Tensor subtract(Graph& graph, const Tensor& a, const Tensor& b);
 Tensor multiply(Graph& graph, const Tensor& a, const Tensor& b);
 // Of every row with a row of weights. The second form is `rows * weights` in Python, which makes
 // the weights' gradient first.
 Tensor multiply_rows(Graph& graph, const Tensor& weights, const Tensor& rows);
 Tensor multiply_by_row(Graph& graph, const Tensor& rows, const Tensor& weights);
-// By, or of, a number of the host.
+// By, or of, a number of the host; a negation is the former.
 Tensor scale(Graph& graph, const Tensor& input);
 Tensor shift(Graph& graph, const Tensor& input);
-Tensor negate(Graph& graph, const Tensor& input);
 Tensor square(Graph& graph, const Tensor& input);
 Tensor reciprocal_root(Graph& graph, const Tensor& input);
 Tensor silu(Graph& graph, const Tensor& input);  // gelu saves and makes as much
@@ -43,6 +46,11 @@ Tensor rotate_half(Graph& graph, const Tensor& input);
 // tensor.
 Tensor slice(Graph& graph, const Tensor& input, std::int64_t elements);
 Tensor index(Graph& graph, const Tensor& input, std::int64_t elements);
+// Views of two parts, whose gradients are put together; and two tensors put together.
+Tensors split(Graph& graph, const Tensor& input, std::int64_t first_elements);
+Tensor cat(Graph& graph, const Tensor& a, const Tensor& b);
+// A copy that lies otherwise, whose gradient lies as it comes.
+Tensor laid_out(Graph& graph, const Tensor& input);
 // Views whose gradient is copied to lie as the tensor did.
 Tensor copied_back(Graph& graph, const Tensor& input);
 
@@ -63,17 +71,6 @@ struct TableShape {
   std::int64_t width = 0;
 };
 Tensor embedding(Graph& graph, const Tensor& indices, const Tensor& table, const TableShape& shape);
-
-// --- attention ---
-struct AttentionShape {
-  std::int64_t tokens = 0;
-  std::int64_t query_heads = 0;
-  std::int64_t key_heads = 0;
-  std::int64_t mask_elements = 0;  // of a mask of bytes, which becomes one that is added
-};
-// scaled_dot_product_attention by a fused kernel.
-Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
-                       const AttentionShape& shape);
 
 // --- loss ---
 Tensor log_softmax(Graph& graph, const Tensor& logits);

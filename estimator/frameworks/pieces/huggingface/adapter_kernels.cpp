@@ -120,10 +120,23 @@ BlockTime beside_product(const BlockContext& context, const LinearWeight& weight
     add(time, memory_bound(context, number(weight.elements()), unpacked_weight(job.quantized)));
     add(time, around(context, weight, around_quantized(context)));
   }
-  if (job.adapters.rank > 0 && job.adapters.is_on(weight.place)) {
+  if (has_adapter(job, weight.place)) {
     add(time, adapter(context, weight));
   }
   return time;
+}
+
+// peft adds an adapter's product to the whole weight of all experts, once when it is put in place
+// and once when it is read; backward the weight's whole gradient is read for either factor.
+BlockTime adapted_experts(const BlockContext& context) {
+  const ModelSpec& model = context.model();
+  const ExpertAdapters ranks = expert_adapters(context.job);
+  const std::int64_t columns = model.moe.num_experts * model.hidden * model.moe.expert_ffn;
+  const std::int64_t elements =
+      (ranks.gate_up > 0 ? 2 * columns : 0) + (ranks.down > 0 ? columns : 0);
+  const double e = context.element_bytes;
+  return memory_bound(context, number(elements),
+                      {.forward = {.streamed = 2 * 2 * e}, .backward = {.streamed = (1 + 2) * e}});
 }
 
 bool is_of_attention(LinearLayer place) {
@@ -141,11 +154,15 @@ bool is_of_attention(LinearLayer place) {
 
 }  // namespace
 
-void add_beside_products(const BlockContext& context, LayerParts& parts) {
-  for (const LinearWeight& weight : linear_weights(context.model())) {
+void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  for (const LinearWeight& weight : linear_weights(context.model(), layer)) {
     const bool is_attention = is_of_attention(weight.place);
     begin_part(context, is_attention ? "projections" : "ffn");
     add(is_attention ? parts.projections : parts.ffn, beside_product(context, weight));
+  }
+  if (layer.is_moe) {
+    begin_part(context, "ffn");
+    add(parts.ffn, adapted_experts(context));
   }
 }
 

@@ -6,6 +6,6 @@
 
 namespace shardplan::huggingface {
 
-void add_beside_products(const BlockContext& context, LayerParts& parts);
+void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts);
 
 }  // namespace shardplan::huggingface

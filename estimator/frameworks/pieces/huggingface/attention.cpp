@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/attention.h"
+
 namespace shardplan::huggingface {
 namespace {
 
@@ -15,21 +17,16 @@ std::int64_t pairs(const AttentionSizes& sizes) {
   return sizes.tokens * sizes.sequence;
 }
 
-// Keys or values for every query head; gradients of equal heads are summed (repeat_kv).
+// Keys or values for every query head; gradients of equal heads are summed (repeat_kv). Of one head
+// all others are views.
 Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
   if (sizes.query_heads == sizes.key_heads) {
     return input;
   }
   NodeBuilder node(graph, {&input});
   const std::int64_t elements = input.elements / sizes.key_heads * sizes.query_heads;
-  return node.finish(graph.make(elements, input.dtype),
-                     [](BackwardCall& call) { return std::move(call.gradients); });
-}
-
-// Laid out anew.
-Tensor copied(Graph& graph, const Tensor& input) {
-  NodeBuilder node(graph, {&input});
-  return node.finish(graph.make(input.elements, input.dtype),
+  Tensor heads = sizes.key_heads == 1 ? input.viewed(elements) : graph.make(elements, input.dtype);
+  return node.finish(std::move(heads),
                      [](BackwardCall& call) { return std::move(call.gradients); });
 }
 
@@ -86,7 +83,7 @@ Tensor composite_attention(Graph& graph, const Tensor& query, const Tensor& key,
   const Tensor keys = repeat_heads(graph, key, sizes);
   const Tensor values = repeat_heads(graph, value, sizes);
   const Tensor scaled_keys = eager::scale(graph, keys);
-  Tensor weights = matmul(graph, copied(graph, scaled_query), scaled_keys, scores);
+  Tensor weights = matmul(graph, eager::laid_out(graph, scaled_query), scaled_keys, scores);
   weights = softmax(graph, weights);
   {
     const Tensor is_masked = graph.make(scores, DType::kBool);
@@ -110,10 +107,13 @@ Tensor additive_mask(Graph& graph, const AttentionSizes& sizes, DType dtype) {
 Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
                           const Tensor& mask, const AttentionSizes& sizes) {
   eager::AttentionShape shape = {
-      .tokens = sizes.tokens, .query_heads = sizes.query_heads, .key_heads = sizes.key_heads};
+      .tokens = sizes.tokens,
+      .query_heads = sizes.query_heads,
+      .key_heads = sizes.key_heads,
+      .output_elements = sizes.tokens * sizes.query_heads * sizes.value_dim};
   const bool is_grouped = sizes.query_heads != sizes.key_heads;
   if (!mask.is_defined() && is_grouped && query.dtype == DType::kFp32 && !graph.autocast) {
-    return copied(graph, composite_attention(graph, query, key, value, sizes));
+    return eager::laid_out(graph, composite_attention(graph, query, key, value, sizes));
   }
   if (!mask.is_defined()) {
     return eager::fused_attention(graph, query, key, value, shape);
@@ -139,8 +139,9 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const DType dtype = query.dtype;
   weights = softmax(graph, weights);
   weights = eager::to(graph, weights, dtype);
-  const Tensor output = matmul(graph, weights, values, query.elements);
-  return copied(graph, output);
+  const Tensor output =
+      matmul(graph, weights, values, sizes.tokens * sizes.query_heads * sizes.value_dim);
+  return eager::laid_out(graph, output);  // tokens before heads
 }
 
 }  // namespace shardplan::huggingface

@@ -13,7 +13,8 @@ struct AttentionSizes {
   std::int64_t sequence = 0;
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
-  bool caps_scores = false;  // which scaled_dot_product_attention leaves out
+  std::int64_t value_dim = 0;  // of a head
+  bool caps_scores = false;    // which scaled_dot_product_attention leaves out
 };
 
 // Of queries, keys and values behind their rotation. `mask`: one byte for each pair of positions

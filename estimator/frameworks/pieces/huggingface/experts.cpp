@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/labels.h"
+#include "estimator/frameworks/pieces/huggingface/feed_forward.h"
 
 namespace shardplan::huggingface {
 namespace {
@@ -59,29 +60,40 @@ Tensor grouped_product(Graph& graph, const Tensor& rows, const Tensor& weights,
   });
 }
 
-// Halves of every row are views; their gradients are put together.
-Tensor gated(Graph& graph, const Tensor& rows) {
-  NodeBuilder node(graph, {&rows});
-  const std::int64_t elements = rows.elements / 2;
-  const DType dtype = rows.dtype;
-  Tensor activation = graph.make(elements, dtype);
-  Tensor product = graph.make(elements, dtype);
-  if (node.is_needed()) {
-    node.save(activation);
-    node.save(rows);
+// Both factors of an adapter in the weight's type.
+struct Factors {
+  Tensor left, right;
+};
+
+Factors factors_of(Graph& graph, const eager::Parameter& a, const eager::Parameter& b,
+                   DType dtype) {
+  if (!a.data.is_defined()) {
+    return {};
   }
-  return node.finish(std::move(product), [=](BackwardCall& call) {
-    Tensor saved_rows = call.saved(1);
-    Graph& g = call.graph;
-    const Tensor of_up = g.make(elements, dtype);
-    Tensor of_gate;
-    {
-      const Tensor saved_activation = call.saved(0);
-      const Tensor of_activation = g.make(elements, dtype);
-      call.gradients[0] = {};
-      of_gate = g.make(elements, dtype);
-    }
-    return Tensors{g.make(2 * elements, dtype)};
+  return {.left = eager::to(graph, b.data, dtype), .right = eager::to(graph, a.data, dtype)};
+}
+
+// peft's ParamWrapper: the weight and the factors' product, whole (peft 0.21 tuners/lora/layer.py
+// _LoraFactorsProxy, baddbmm).
+Tensor adapted(Graph& graph, const Tensor& weight, const Factors& factors) {
+  if (!factors.left.is_defined()) {
+    return weight;
+  }
+  NodeBuilder node(graph, {&factors.left, &factors.right});
+  if (node.is_needed()) {
+    node.save(factors.left);
+    node.save(factors.right);
+  }
+  const std::int64_t of_left = factors.left.elements;
+  const std::int64_t of_right = factors.right.elements;
+  const DType dtype = weight.dtype;
+  return node.finish(graph.make(weight.elements, dtype), [=](BackwardCall& call) {
+    const auto scaled_product = [&](std::int64_t elements) {
+      const Tensor product = call.graph.make_product(elements, dtype);
+      return call.graph.make(elements, dtype);
+    };
+    Tensor left_gradient = scaled_product(of_left);
+    return Tensors{std::move(left_gradient), scaled_product(of_right)};
   });
 }
 
@@ -95,15 +107,24 @@ Tensor sum_of_chosen(Graph& graph, const Tensor& rows, std::int64_t elements) {
                      [=](BackwardCall& call) { return Tensors{call.graph.make(all, of_rows)}; });
 }
 
-// Weights of the chosen experts, one for each row.
+// Weights of the chosen experts, one for each row. Groups of experts are chosen by tensors without
+// gradients, of the size of scores, which are small beside the rows.
 Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const ExpertSizes& sizes) {
-  Tensor scores =
-      eager::linear(graph, hidden, experts.router.data,
+  const bool is_wide = sizes.router != RouterKind::kSoftmax;
+  const auto router_type = [&](const Tensor& tensor) {
+    return is_wide ? eager::to(graph, tensor, DType::kFp32) : tensor;
+  };
+  const Tensor logits =
+      eager::linear(graph, router_type(hidden), router_type(experts.router.data),
                     {.inputs = sizes.hidden, .outputs = sizes.experts, .flattens_input = false});
-  const DType dtype = scores.dtype;
-  scores = eager::log_softmax(graph, eager::to(graph, scores, DType::kFp32));
+  if (sizes.router == RouterKind::kWideSigmoid) {
+    const Tensor scores = eager::sigmoid(graph, logits);
+    const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
+    return eager::scale(graph, top);
+  }
+  const Tensor scores = eager::log_softmax(graph, eager::to(graph, logits, DType::kFp32));
   const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
-  return eager::to(graph, top, dtype);
+  return is_wide ? eager::scale(graph, top) : eager::to(graph, top, logits.dtype);
 }
 
 // A view of one expert's matrix; its gradient lies in zeros of all.
@@ -145,7 +166,7 @@ Tensor eager_experts(Graph& graph, const Experts& experts, const Tensor& hidden,
     Tensor product =
         eager::linear(graph, state, one_of(graph, experts.gate_up.data, sizes.experts),
                       {.inputs = sizes.hidden, .outputs = 2 * sizes.ffn, .flattens_input = false});
-    product = gated(graph, product);
+    product = gated_halves(graph, product);
     output = eager::linear(graph, product, one_of(graph, experts.down.data, sizes.experts),
                            {.inputs = sizes.ffn, .outputs = sizes.hidden, .flattens_input = false});
     output = eager::multiply(graph, output, eager::index(graph, weights, own));
@@ -163,12 +184,20 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
   if (sizes.is_eager) {
     return eager_experts(graph, experts, hidden, weights, sizes);
   }
+  // A weight is made once when its adapter is put in its place, and again when it is read.
+  const DType dtype = experts.down.data.dtype;
+  const Factors of_down = factors_of(graph, experts.down_a, experts.down_b, dtype);
+  adapted(graph, experts.down.data, of_down);
+  const Factors of_gate_up = factors_of(graph, experts.gate_up_a, experts.gate_up_b, dtype);
+  adapted(graph, experts.gate_up.data, of_gate_up);
   Tensor selected = eager::index(graph, hidden, rows * sizes.hidden);
   selected = masked_fill(graph, selected, true);
-  Tensor output = grouped_product(graph, selected, experts.gate_up.data, rows * 2 * sizes.ffn);
+  Tensor output = grouped_product(graph, selected, adapted(graph, experts.gate_up.data, of_gate_up),
+                                  rows * 2 * sizes.ffn);
   output = masked_fill(graph, output, false);
-  output = gated(graph, output);
-  output = grouped_product(graph, output, experts.down.data, rows * sizes.hidden);
+  output = gated_halves(graph, output);
+  output = grouped_product(graph, output, adapted(graph, experts.down.data, of_down),
+                           rows * sizes.hidden);
   output = masked_fill(graph, output, false);
   Tensor weighted = eager::multiply(graph, output, weights);
   weighted = eager::index(graph, weighted, rows * sizes.hidden);

@@ -1,7 +1,8 @@
 // Experts of a layer by grouped products, rows of tokens sorted by expert, one product for all; or
 // one expert after the other. Source: transformers 5.17 integrations/moe.py
 // grouped_mm_experts_forward, models/qwen3_moe/modeling_qwen3_moe.py Qwen3MoeExperts,
-// Qwen3MoeTopKRouter (mixtral's are alike).
+// Qwen3MoeTopKRouter (mixtral's and qwen2_moe's are alike),
+// models/deepseek_v2/modeling_deepseek_v2.py, models/deepseek_v3/modeling_deepseek_v3.py.
 #pragma once
 
 #include "estimator/frameworks/pieces/eager/operations.h"
@@ -10,9 +11,18 @@ namespace shardplan::huggingface {
 
 struct Experts {
   eager::Parameter gate_up, down, router;  // [E, 2f, h], [E, h, f], [E, h]
+  // Adapters: [r*E, in] and [out, r*E]; undefined: none.
+  eager::Parameter gate_up_a, gate_up_b, down_a, down_b;
+};
+
+enum class RouterKind {
+  kSoftmax,      // of scores in fp32; weights in the type of the router's product
+  kWideSoftmax,  // the input and the router's weight become fp32; so are the weights
+  kWideSigmoid,  // likewise, each score by itself
 };
 
 struct ExpertSizes {
+  RouterKind router = RouterKind::kSoftmax;
   std::int64_t tokens = 0;
   std::int64_t hidden = 0;
   std::int64_t ffn = 0;  // of one expert

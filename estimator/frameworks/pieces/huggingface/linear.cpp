@@ -42,7 +42,9 @@ Tensor product_4bit(Graph& graph, const Linear& linear, const Tensor& input) {
   Tensor output;
   {
     const Tensor weight = dequantized(graph, linear, dtype);
-    output = graph.make_product(rows * linear.shape.outputs, dtype);
+    output = linear.bias.data.is_defined()
+                 ? graph.make_product_with_bias(rows * linear.shape.outputs, dtype)
+                 : graph.make_product(rows * linear.shape.outputs, dtype);
   }
   const Linear* quantized = &linear;
   return node.finish(std::move(output), [=](BackwardCall& call) {

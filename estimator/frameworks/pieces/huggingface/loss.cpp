@@ -39,7 +39,7 @@ void log_entropy(Graph& graph, const Tensor& log_softmax, std::int64_t vocab) {
     const Tensor terms = eager::multiply(graph, probabilities, log_softmax);
     sum = eager::mean(graph, terms, vocab);
   }
-  sum = eager::negate(graph, sum);
+  sum = eager::scale(graph, sum);
   const Tensor counts = graph.make(sum.elements, DType::kBool);
   sum = eager::multiply(graph, sum, counts);
 }
@@ -56,6 +56,9 @@ Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const
                             .outputs = shape.vocab,
                             .flattens_input = false,
                             .is_function = false});
+  }
+  if (shape.scales_logits) {
+    logits = eager::scale(graph, logits);
   }
   if (shape.caps_logits) {
     logits = eager::soft_capped(graph, logits);

@@ -11,6 +11,7 @@ struct HeadShape {
   std::int64_t sequences = 0;
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
+  bool scales_logits = false;
   bool caps_logits = false;
 };
 

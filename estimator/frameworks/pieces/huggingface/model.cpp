@@ -1,9 +1,7 @@
 #include "estimator/frameworks/pieces/huggingface/model.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/loss.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
@@ -15,16 +13,28 @@ using eager::InRow;
 using eager::Parameter;
 using eager::Tensor;
 
-CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan)
-    : graph_(graph), holder_(holder), job_(job), class_(class_of(job.model)) {
+namespace {
+
+Sizes sizes_of(const Job& job, const Plan& plan) {
   const BlockShape s = block_shape(job, plan);
-  sizes_ = {.tokens = s.tokens,
-            .sequence = job.sequence_length,
-            .hidden = s.hidden,
-            .vocab = job.model.vocab,
-            .head_dim = job.model.head_dim,
-            .query_heads = s.query_heads,
-            .key_heads = s.key_value_heads};
+  return {.tokens = s.tokens,
+          .sequence = job.sequence_length,
+          .hidden = s.hidden,
+          .vocab = job.model.vocab,
+          .head_dim = job.model.head_dim,
+          .query_heads = s.query_heads,
+          .key_heads = s.key_value_heads};
+}
+
+}  // namespace
+
+CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan)
+    : graph_(graph),
+      holder_(holder),
+      job_(job),
+      class_(class_of(job.model)),
+      sizes_(sizes_of(job, plan)),
+      run_{.graph = graph, .job = job, .family = class_, .sizes = sizes_} {
   weights_ = job.profile.weights_dtype;
   compute_ = compute_dtype(plan);
   ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
@@ -47,7 +57,7 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
   if (has_bias) {
     holder_.load(linear.bias, kParametersRow, {shape.outputs, 1}, weights_, trains_all_);
   }
-  if (job_.adapters.rank > 0 && job_.adapters.is_on(place)) {
+  if (has_adapter(job_, place)) {
     linear.rank = job_.adapters.rank;
     linear.dropout = job_.adapters.dropout;
     holder_.load(linear.a, kAdapterRow, {linear.rank, shape.inputs}, job_.adapters.dtype, true);
@@ -64,42 +74,103 @@ void CausalLm::build_norm(Norm& norm, std::int64_t width) {
   holder_.load(norm.weight, kParametersRow, {width, 1}, ends_, trains_all_);
 }
 
-void CausalLm::build_experts(Experts& experts) {
+void CausalLm::build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias) {
+  using enum LinearLayer;
+  const std::int64_t hidden = sizes_.hidden;
+  if (class_.has_one_gate_up) {
+    build_linear(ffn.gate_up, kGate, {hidden, 2 * width}, has_bias);
+  } else {
+    build_linear(ffn.gate, kGate, {hidden, width}, has_bias);
+    build_linear(ffn.up, kUp, {hidden, width}, has_bias);
+  }
+  build_linear(ffn.down, kDown, {width, hidden}, has_bias);
+}
+
+void CausalLm::build_experts(Layer& layer) {
   const MoeSpec& moe = job_.model.moe;
   const std::int64_t columns = sizes_.hidden * moe.expert_ffn;
+  Experts& experts = layer.experts;
   holder_.load(experts.gate_up, kParametersRow, {moe.num_experts, 2 * columns}, weights_,
                trains_all_);
   holder_.load(experts.down, kParametersRow, {moe.num_experts, columns}, weights_, trains_all_);
   holder_.load(experts.router, kParametersRow, {moe.num_experts, sizes_.hidden}, weights_,
                trains_all_);
+  if (const ExpertAdapters ranks = expert_adapters(job_); ranks.gate_up > 0 || ranks.down > 0) {
+    const auto load = [&](Parameter& parameter, Shape shape) {
+      if (shape.elements() > 0) {
+        holder_.load(parameter, kAdapterRow, shape, job_.adapters.dtype, true);
+      }
+    };
+    load(experts.gate_up_a, {ranks.gate_up * moe.num_experts, sizes_.hidden});
+    load(experts.gate_up_b, {2 * moe.expert_ffn, ranks.gate_up * moe.num_experts});
+    load(experts.down_a, {ranks.down * moe.num_experts, moe.expert_ffn});
+    load(experts.down_b, {sizes_.hidden, ranks.down * moe.num_experts});
+  }
+  if (moe.shared_ffn > 0) {
+    build_ffn(layer.shared_experts, moe.shared_ffn, false);
+  }
+  if (moe.shared_gate) {
+    holder_.load(layer.shared_gate, kParametersRow, {1, sizes_.hidden}, weights_, trains_all_);
+  }
 }
 
-void CausalLm::build_layer(Layer& layer, bool has_experts) {
+// Adapters on all linear layers, and so on keys and values, stand on these projections.
+void CausalLm::build_latent(Layer& layer) {
+  using enum LinearLayer;
+  const MlaSpec& mla = job_.model.mla;
+  const std::int64_t hidden = sizes_.hidden;
+  const std::int64_t query = sizes_.query_heads * mla.qk_head_dim();
+  LatentProjections& latent = layer.latent;
+  if (mla.q_lora_rank == 0) {
+    build_linear(layer.query, kQuery, {hidden, query}, false);
+  } else {
+    build_linear(latent.query_down, kKey, {hidden, mla.q_lora_rank}, job_.model.qkv_bias);
+    build_norm(latent.query_norm, mla.q_lora_rank);
+    build_linear(latent.query_up, kKey, {mla.q_lora_rank, query}, false);
+  }
+  build_linear(latent.key_value_down, kKey, {hidden, mla.kv_lora_rank + mla.qk_rope_head_dim},
+               job_.model.qkv_bias);
+  build_norm(latent.key_value_norm, mla.kv_lora_rank);
+  build_linear(latent.key_value_up, kKey,
+               {mla.kv_lora_rank, sizes_.query_heads * (mla.qk_nope_head_dim + mla.v_head_dim)},
+               false);
+}
+
+void CausalLm::build_attention(Layer& layer) {
+  using enum LinearLayer;
   const std::int64_t hidden = sizes_.hidden;
   const std::int64_t query = sizes_.query_heads * sizes_.head_dim;
   const std::int64_t key = sizes_.key_heads * sizes_.head_dim;
-  const std::int64_t ffn = job_.model.ffn;
-  using enum LinearLayer;
-  build_linear(layer.query, kQuery, {hidden, query}, job_.model.qkv_bias);
-  build_linear(layer.key, kKey, {hidden, key}, job_.model.qkv_bias);
-  build_linear(layer.value, kValue, {hidden, key}, job_.model.qkv_bias);
-  build_linear(layer.output, kOutput, {query, hidden}, job_.model.attention_output_bias);
+  const bool has_bias = job_.model.qkv_bias;
+  if (job_.model.is_mla()) {
+    build_latent(layer);
+  } else if (class_.has_one_qkv) {
+    build_linear(layer.query_key_value, kQuery, {hidden, query + 2 * key}, has_bias);
+  } else {
+    build_linear(layer.query, kQuery, {hidden, query}, has_bias);
+    build_linear(layer.key, kKey, {hidden, key}, has_bias);
+    build_linear(layer.value, kValue, {hidden, key}, has_bias);
+  }
+  build_linear(layer.output, kOutput, {sizes_.query_heads * job_.model.v_head_dim(), hidden},
+               job_.model.attention_output_bias);
   if (job_.model.qk_norm) {
     build_norm(layer.query_norm, sizes_.head_dim);
     build_norm(layer.key_norm, sizes_.head_dim);
   }
+}
+
+void CausalLm::build_layer(Layer& layer, bool has_experts) {
+  build_attention(layer);
   if (has_experts) {
-    build_experts(layer.experts);
+    build_experts(layer);
   } else {
-    build_linear(layer.gate, kGate, {hidden, ffn}, job_.model.ffn_bias);
-    build_linear(layer.up, kUp, {hidden, ffn}, job_.model.ffn_bias);
-    build_linear(layer.down, kDown, {ffn, hidden}, job_.model.ffn_bias);
+    build_ffn(layer.ffn, job_.model.ffn, job_.model.ffn_bias);
   }
-  build_norm(layer.attention_norm, hidden);
-  build_norm(layer.ffn_norm, hidden);
+  build_norm(layer.attention_norm, sizes_.hidden);
+  build_norm(layer.ffn_norm, sizes_.hidden);
   if (job_.model.norms_per_layer > 2) {
-    build_norm(layer.after_attention, hidden);
-    build_norm(layer.after_ffn, hidden);
+    build_norm(layer.after_attention, sizes_.hidden);
+    build_norm(layer.after_ffn, sizes_.hidden);
   }
 }
 
@@ -144,17 +215,29 @@ std::vector<eager::Parameter*> CausalLm::trained() {
       take(*each);
     }
   };
+  const auto take_ffn = [&take_linear](FeedForward& ffn) {
+    for (Linear* each : {&ffn.gate_up, &ffn.gate, &ffn.up, &ffn.down}) { take_linear(*each); }
+  };
   take(table_);
   for (Layer& layer : layers_) {
-    for (Linear* each : {&layer.query, &layer.key, &layer.value, &layer.output}) {
+    LatentProjections& latent = layer.latent;
+    for (Linear* each :
+         {&layer.query, &latent.query_down, &latent.query_up, &latent.key_value_down,
+          &latent.key_value_up, &layer.key, &layer.value, &layer.output, &layer.query_key_value}) {
       take_linear(*each);
     }
-    take(layer.query_norm.weight);
-    take(layer.key_norm.weight);
-    for (Linear* each : {&layer.gate, &layer.up, &layer.down}) { take_linear(*each); }
-    take(layer.experts.gate_up);
-    take(layer.experts.down);
-    take(layer.experts.router);
+    for (Norm* each :
+         {&layer.query_norm, &layer.key_norm, &latent.query_norm, &latent.key_value_norm}) {
+      take(each->weight);
+    }
+    take_ffn(layer.ffn);
+    Experts& experts = layer.experts;
+    for (Parameter* each : {&experts.gate_up, &experts.down, &experts.router, &experts.gate_up_a,
+                            &experts.gate_up_b, &experts.down_a, &experts.down_b}) {
+      take(*each);
+    }
+    take_ffn(layer.shared_experts);
+    take(layer.shared_gate);
     for (Norm* each :
          {&layer.attention_norm, &layer.ffn_norm, &layer.after_attention, &layer.after_ffn}) {
       take(each->weight);
@@ -165,128 +248,13 @@ std::vector<eager::Parameter*> CausalLm::trained() {
   return found;
 }
 
-// The residual stream is in the type of the table; norms compute in fp32.
-Tensor CausalLm::norm_output(Norm& norm, const Tensor& input, bool is_of_heads) {
-  const InRow row(graph_.tape, kNormRow);
-  if (uses_liger() && !(is_of_heads && job_.profile.liger_kernel == LigerKernel::kThrough082)) {
-    return eager::liger_norm(graph_, norm.weight.data, input, class_.reuses_liger_gradient);
-  }
-  switch (class_.norm) {
-    case NormKind::kLlama: return llama_norm(graph_, norm, input);
-    case NormKind::kGemma: return gemma_norm(graph_, norm, input);
-  }
-  return {};
-}
-
-bool CausalLm::is_eager() const {
-  return job_.profile.attention_backend == AttentionBackend::kUnfused;
-}
-
-AttentionSizes CausalLm::attention_sizes() const {
-  return {.tokens = sizes_.tokens,
-          .sequence = sizes_.sequence,
-          .query_heads = sizes_.query_heads,
-          .key_heads = sizes_.key_heads,
-          .caps_scores = job_.model.caps_scores};
-}
-
-// x*cos + rotate_half(x)*sin.
-Tensor CausalLm::rotate(const Tensor& input, const Shared& shared) {
-  if (uses_liger()) {
-    return eager::liger_rotate(graph_, input);
-  }
-  const Tensor by_cosines = eager::multiply(graph_, input, shared.cosines);
-  Tensor by_sines;
-  {
-    const Tensor turned = eager::rotate_half(graph_, input);
-    by_sines = eager::multiply(graph_, turned, shared.sines);
-  }
-  return eager::add(graph_, by_cosines, by_sines);
-}
-
-Tensor CausalLm::attention_output(Layer& layer, const Shared& shared, const Tensor& input) {
-  const InRow row(graph_.tape, kAttentionRow);
-  const auto project_heads = [&](Linear& linear) {
-    return eager::copied_back(graph_, project(graph_, linear, input));
-  };
-  const auto norm_heads = [&](Norm& head_norm, Tensor& heads) {
-    if (job_.model.qk_norm) {
-      heads = norm(head_norm, heads, true);
-    }
-  };
-  const AttentionSizes sizes = attention_sizes();
-  Tensor query = project_heads(layer.query);
-  if (!class_.norms_heads_last) {
-    norm_heads(layer.query_norm, query);
-  }
-  Tensor key = project_heads(layer.key);
-  if (!class_.norms_heads_last) {
-    norm_heads(layer.key_norm, key);
-  }
-  const Tensor value = project(graph_, layer.value, input);
-  if (class_.norms_heads_last) {
-    norm_heads(layer.query_norm, query);
-    norm_heads(layer.key_norm, key);
-  }
-  {
-    Tensor turned = rotate(query, shared);
-    key = rotate(key, shared);
-    query = std::move(turned);
-  }
-  const Tensor output = is_eager()
-                            ? eager_attention(graph_, query, key, value, shared.mask, sizes)
-                            : scaled_dot_product(graph_, query, key, value, shared.mask, sizes);
-  return project(graph_, layer.output, output);
-}
-
-Tensor CausalLm::ffn_output(Layer& layer, const Tensor& input) {
-  const InRow row(graph_.tape, kFfnRow);
-  if (layer.experts.down.data.is_defined()) {
-    return experts_forward(graph_, layer.experts, input,
-                           {.tokens = sizes_.tokens,
-                            .hidden = sizes_.hidden,
-                            .ffn = job_.model.moe.expert_ffn,
-                            .experts = job_.model.moe.num_experts,
-                            .chosen = job_.model.moe.topk,
-                            .is_eager = job_.profile.eager_experts});
-  }
-  Tensor product;
-  {
-    Tensor gate = project(graph_, layer.gate, input);
-    if (!uses_liger()) {
-      gate = activation(layer, gate);
-    }
-    const Tensor up = project(graph_, layer.up, input);
-    product =
-        uses_liger() ? eager::liger_swiglu(graph_, gate, up) : eager::multiply(graph_, gate, up);
-  }
-  return project(graph_, layer.down, product);
-}
-
-Tensor CausalLm::layer_result(std::size_t place, const Tensor& input) {
-  const InRow row(graph_.tape, kResidualRow);
-  Layer& layer = layers_[place];
-  const bool has_four_norms = job_.model.norms_per_layer > 2;
-  Tensor hidden = norm(layer.attention_norm, input);
-  hidden = attention(layer, shared_.of(job_.model.layers[place]), hidden);
-  if (has_four_norms) {
-    hidden = norm(layer.after_attention, hidden);
-  }
-  hidden = eager::add(graph_, input, hidden);
-  const Tensor residual = hidden;
-  hidden = norm(layer.ffn_norm, hidden);
-  hidden = ffn(layer, hidden);
-  if (has_four_norms) {
-    hidden = norm(layer.after_ffn, hidden);
-  }
-  return eager::add(graph_, residual, hidden);
-}
-
 // GradientCheckpointingLayer: hooks of the module itself run within its checkpoint, which with
 // reentrance runs them again.
 Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
   const ModuleGroup group = {ModuleGroup::Kind::kLayer, static_cast<std::int64_t>(index)};
-  const auto run = [this, index](const Tensor& x) { return layer_forward(index, x); };
+  const auto run = [this, index](const Tensor& x) {
+    return layer_forward(run_, layers_[index], index, shared_, x);
+  };
   const bool is_reentrant = recomputes_ && job_.profile.reentrant_checkpoint;
   if (is_reentrant && holder_.is_within_checkpoints()) {
     return eager::reentrant_checkpoint(graph_, input, [this, group, run](const Tensor& x) {
@@ -313,18 +281,21 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   const InRow row(graph_.tape, kResidualRow);
   using enum ModuleGroup::Kind;
   Tensor hidden = embed(holder_.enter({kEmbedding}, token_ids));
-  if (class_.scales_embedding) {
+  if (class_.embedding_scale == EmbeddingScale::kInModule) {
     hidden = eager::scale(graph_, hidden);
   }
   if (!job_.model.tied_embeddings) {
     hidden = holder_.leave({kEmbedding}, hidden);
   }
   hidden = with_gradient(hidden);
+  if (class_.embedding_scale == EmbeddingScale::kBehindModule) {
+    hidden = eager::scale(graph_, hidden);
+  }
   call_rotary();
-  shared_ = shared_by_layers(graph_, job_, attention_sizes(),
+  shared_ = shared_by_layers(graph_, job_, run_.attention_sizes(),
                              {.table = table_.data.dtype, .norms = ends_});
   for (std::size_t i = 0; i < layers_.size(); ++i) { hidden = layer_output(i, hidden); }
-  hidden = norm(final_norm_, holder_.enter({kFinalNorm}, hidden));
+  hidden = apply_norm(run_, final_norm_, holder_.enter({kFinalNorm}, hidden));
   if (!recomputes_) {
     drop_shared();
   }
@@ -335,6 +306,9 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
 Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
   logits = head_product(hidden);
   logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
+  if (class_.scales_logits) {
+    logits = eager::scale(graph_, logits);
+  }
   if (job_.model.caps_logits) {
     logits = eager::soft_capped(graph_, std::move(logits));
   }
@@ -354,7 +328,12 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
                            .sequences = sizes_.tokens / sizes_.sequence,
                            .hidden = sizes_.hidden,
                            .vocab = sizes_.vocab,
+                           .scales_logits = class_.scales_logits,
                            .caps_logits = job_.model.caps_logits};
+  const bool is_liger = job_.profile.head_loss == HeadLoss::kFusedLinear;
+  if (is_liger && class_.liger == LigerUse::kNone) {
+    return stock_loss(hidden, labels, logits);
+  }
   read_head();
   switch (job_.profile.head_loss) {
     case HeadLoss::kStock: return stock_loss(hidden, labels, logits);

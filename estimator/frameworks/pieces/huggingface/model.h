@@ -10,35 +10,11 @@
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
-#include "estimator/frameworks/pieces/huggingface/attention.h"
-#include "estimator/frameworks/pieces/huggingface/experts.h"
 #include "estimator/frameworks/pieces/huggingface/holder.h"
-#include "estimator/frameworks/pieces/huggingface/linear.h"
-#include "estimator/frameworks/pieces/huggingface/model_class.h"
-#include "estimator/frameworks/pieces/huggingface/norms.h"
-#include "estimator/frameworks/pieces/huggingface/shared.h"
+#include "estimator/frameworks/pieces/huggingface/layer.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::huggingface {
-
-struct Layer {
-  Linear query, key, value, output, gate, up, down;
-  Experts experts;  // of a layer that has them in place of gate, up and down
-  Norm query_norm, key_norm;
-  Norm attention_norm, ffn_norm;
-  Norm after_attention, after_ffn;  // of a layer that has four
-};
-
-// Of one microbatch on one rank.
-struct Sizes {
-  std::int64_t tokens = 0;
-  std::int64_t sequence = 0;
-  std::int64_t hidden = 0;
-  std::int64_t vocab = 0;
-  std::int64_t head_dim = 0;
-  std::int64_t query_heads = 0;
-  std::int64_t key_heads = 0;
-};
 
 class CausalLm {
  public:
@@ -55,27 +31,17 @@ class CausalLm {
 
  private:
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
+  void build_attention(Layer& layer);
+  void build_latent(Layer& layer);
+  void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
   void build_norm(Norm& norm, std::int64_t width);
   void build_layer(Layer& layer, bool has_experts);
-  void build_experts(Experts& experts);
+  void build_experts(Layer& layer);
   void load_end(eager::Parameter& table, bool has_copy);
-  bool uses_liger() const { return job_.profile.liger_kernel != LigerKernel::kOff; }
   eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_; }
   bool reads_head() const { return job_.profile.head_loss != HeadLoss::kStock; }
-  eager::Tensor norm(Norm& norm, const eager::Tensor& input, bool is_of_heads = false);
-  eager::Tensor norm_output(Norm& norm, const eager::Tensor& input, bool is_of_heads);
-  bool is_eager() const;
-  AttentionSizes attention_sizes() const;
-  eager::Tensor rotate(const eager::Tensor& input, const Shared& shared);
-  eager::Tensor attention(Layer& layer, const Shared& shared, const eager::Tensor& input);
-  eager::Tensor attention_output(Layer& layer, const Shared& shared, const eager::Tensor& input);
-  eager::Tensor ffn(Layer& layer, const eager::Tensor& input);
-  eager::Tensor ffn_output(Layer& layer, const eager::Tensor& input);
-  eager::Tensor layer_forward(std::size_t place, const eager::Tensor& input);
-  eager::Tensor layer_result(std::size_t place, const eager::Tensor& input);
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor embed(const eager::Tensor& token_ids);
-  eager::Tensor activation(Layer& layer, const eager::Tensor& input);
   void call_rotary();
   eager::Tensor head_product(const eager::Tensor& hidden);
   eager::Tensor call_decoder(const eager::Tensor& token_ids);
@@ -94,6 +60,7 @@ class CausalLm {
   const Job& job_;
   const ModelClass& class_;
   Sizes sizes_;
+  LayerRun run_;
   DType weights_ = DType::kBf16;
   DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head

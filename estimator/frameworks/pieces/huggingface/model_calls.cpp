@@ -7,32 +7,6 @@ namespace shardplan::huggingface {
 using eager::Module;
 using eager::Tensor;
 
-Tensor CausalLm::norm(Norm& norm, const Tensor& input, bool is_of_heads) {
-  return eager::call_module(graph_, {&norm, "norm", {&norm.weight}}, input,
-                            [&](const Tensor& x) { return norm_output(norm, x, is_of_heads); });
-}
-
-Tensor CausalLm::attention(Layer& layer, const Shared& shared, const Tensor& input) {
-  return eager::call_module(graph_, {&layer, "self_attn", {}}, input,
-                            [&](const Tensor& x) { return attention_output(layer, shared, x); });
-}
-
-Tensor CausalLm::ffn(Layer& layer, const Tensor& input) {
-  const bool has_experts = layer.experts.down.data.is_defined();
-  Module module = {&layer, "mlp", {}};
-  if (has_experts) {
-    module.parameters = {&layer.experts.gate_up, &layer.experts.down, &layer.experts.router};
-    module.is_leaf = true;
-  }
-  return eager::call_module(graph_, module, input,
-                            [&](const Tensor& x) { return ffn_output(layer, x); });
-}
-
-Tensor CausalLm::layer_forward(std::size_t place, const Tensor& input) {
-  return eager::call_module(graph_, {&layers_[place], "layer", {}}, input,
-                            [&](const Tensor& x) { return layer_result(place, x); });
-}
-
 // enable_input_require_grads hooks into the embedding before others do.
 Tensor CausalLm::embed(const Tensor& token_ids) {
   return eager::call_module(
@@ -41,11 +15,6 @@ Tensor CausalLm::embed(const Tensor& token_ids) {
                                                {.rows = sizes_.vocab, .width = sizes_.hidden});
         return graph_.modules != nullptr ? with_gradient(hidden) : hidden;
       });
-}
-
-Tensor CausalLm::activation(Layer& layer, const Tensor& input) {
-  return eager::call_module(graph_, {&layer.gate, "act_fn", {}}, input,
-                            [&](const Tensor& x) { return eager::silu(graph_, x); });
 }
 
 // It returns no tensor with a gradient.

@@ -2,29 +2,55 @@
 // so. Source: transformers 5.17 models/<family>/modeling_<family>.py.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
+#include "estimator/frameworks/pieces/huggingface/experts.h"
+#include "estimator/frameworks/pieces/huggingface/rotary.h"
 #include "estimator/plan/model_spec.h"
 
 namespace shardplan::huggingface {
 
 enum class NormKind { kLlama, kGemma };
+enum class LigerUse { kAll, kNoRotary, kNone };
+enum class EmbeddingScale { kNone, kInModule, kBehindModule };
 
 struct ModelClass {
   std::string_view family;  // Hugging Face's model_type
   NormKind norm = NormKind::kLlama;
+  RotaryKind rotary = RotaryKind::kHalves;
+  // Every so many layers one has no rotary embedding; 0: all have.
+  std::int64_t plain_layer_interval = 0;
+  double rotary_share = 1;  // of a head
+  RouterKind router = RouterKind::kSoftmax;
+  // Which of Liger's kernels take the place of operators (Liger 0.8.0 transformers/monkey_patch.py
+  // MODEL_TYPE_TO_APPLY_LIGER_FN).
+  LigerUse liger = LigerUse::kAll;
+  // Norms of heads are Liger's before LigerKernel::kThrough082 has passed, too.
+  bool always_has_liger_head_norms = false;
   // Liger's norm writes the gradient of its input over that of its output.
   bool reuses_liger_gradient = true;
-  bool scales_embedding = false;
+  double residual_dropout = 0;  // of the outputs of attention and FFN, as published configs have it
+  EmbeddingScale embedding_scale = EmbeddingScale::kNone;
+  bool scales_residuals = false;
+  bool scales_logits = false;
+  bool has_one_qkv = false;      // one projection of queries, keys and values
+  bool has_one_gate_up = false;  // and one of gate and up
   // Norms of heads stand behind all three projections, not each behind its own.
   bool norms_heads_last = false;
   // The mask of layers without a window is made whether or not there are such layers.
   bool always_has_full_mask = false;
   // Layers with a window have cosines and sines of their own.
   bool has_rotary_by_window = false;
+  // peft puts adapters that name projections of the FFN on the experts' weights, and on no others
+  // (peft 0.21 utils/transformers_weight_conversion.py).
+  bool adapts_experts = false;
 };
 
 // A family without a row is Llama's.
 const ModelClass& class_of(const ModelSpec& model);
+
+// Elements of a head that are turned.
+std::int64_t rotary_width(const ModelSpec& model);
 
 }  // namespace shardplan::huggingface

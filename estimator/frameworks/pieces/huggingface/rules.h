@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "estimator/frameworks/pieces/eager_rules.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
 
 namespace shardplan::huggingface {
 
@@ -31,10 +32,10 @@ inline constexpr std::int64_t kWidestHead = 256;
 inline constexpr ValidityRule kHeadDim = {
     .name = "unsupported: model.head_dim",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.model.head_dim > kWidestHead; },
+    .broken = [](const Job& job, const Plan&) { return job.model.qk_head_dim() > kWidestHead; },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "model.head_dim", number_text(job.model.head_dim),
+          return not_modelled(job, "model.head_dim", number_text(job.model.qk_head_dim()),
                               "at most " + number_text(kWidestHead));
         }};
 
@@ -48,6 +49,11 @@ inline constexpr ValidityRule kAdapterRank = {
                  "; valid: at least 1, or no adapters";
         }};
 
+// Layers without experts, shared experts, and experts that peft adapts.
+inline bool has_ffn_modules(const ModelSpec& model) {
+  return model.has_dense_layers() || model.moe.shared_ffn > 0 || class_of(model).adapts_experts;
+}
+
 // tuners_utils.py inject_adapter: a ValueError where no module is a target.
 inline constexpr ValidityRule kAdaptersHaveTargets = {
     .name = "adapters_have_targets",
@@ -58,8 +64,7 @@ inline constexpr ValidityRule kAdaptersHaveTargets = {
           const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
           const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
           const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
-          return job.adapters.rank > 0 && !on_attention &&
-                 !(on_ffn && job.model.has_dense_layers());
+          return job.adapters.rank > 0 && !on_attention && !(on_ffn && has_ffn_modules(job.model));
         },
     .explain =
         [](const Job&, const Plan&) {

@@ -36,22 +36,12 @@ Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_
   return is_partial && takes_masks ? byte_mask(graph, sizes) : Tensor{};
 }
 
-// LlamaRotaryEmbedding: its fp32 product is the first that the forward's thread runs.
-void make_rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType dtype,
-                 Shared& shared) {
+Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType dtype) {
   const InRow row(graph.tape, kRotaryRow);
-  const eager::NoGrad no_grad(graph);
   // Positions of each sequence are its own where they begin anew.
-  const std::int64_t elements =
-      (job.profile.packed_sequences ? sizes.tokens : sizes.sequence) * job.model.head_dim;
-  const Tensor angles = graph.make_product(elements / 2, DType::kFp32);
-  const Tensor both = graph.make(elements, DType::kFp32);
-  Tensor cosines = graph.make(elements, DType::kFp32);
-  cosines = eager::scale(graph, cosines);
-  Tensor sines = graph.make(elements, DType::kFp32);
-  sines = eager::scale(graph, sines);
-  shared.cosines = eager::to(graph, cosines, dtype);
-  shared.sines = eager::to(graph, sines, dtype);
+  const std::int64_t positions = job.profile.packed_sequences ? sizes.tokens : sizes.sequence;
+  const ModelClass& family = class_of(job.model);
+  return make_rotary(graph, family.rotary, positions * rotary_width(job.model), dtype);
 }
 
 }  // namespace
@@ -68,14 +58,12 @@ SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSize
     with.mask = mask(graph, job, sizes, true, types.norms);
   }
   if (!family.has_rotary_by_window) {
-    make_rotary(graph, job, sizes, types.table, without);
-    with.cosines = without.cosines;
-    with.sines = without.sines;
+    without.rotary = with.rotary = rotary(graph, job, sizes, types.table);
     return shared;
   }
   for (const bool has_window : {false, true}) {
     if (has_layer(job.model, has_window)) {
-      make_rotary(graph, job, sizes, types.table, shared.by_window[has_window ? 1 : 0]);
+      shared.by_window[has_window ? 1 : 0].rotary = rotary(graph, job, sizes, types.table);
     }
   }
   return shared;

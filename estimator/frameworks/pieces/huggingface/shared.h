@@ -13,7 +13,8 @@
 namespace shardplan::huggingface {
 
 struct Shared {
-  eager::Tensor cosines, sines, mask;
+  Rotary rotary;
+  eager::Tensor mask;
 };
 
 // Of layers without a window, and of those with one.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "estimator/plan/job.h"
@@ -16,9 +17,33 @@ struct LinearWeight {
 
   std::int64_t elements() const { return inputs * outputs; }
 };
-std::array<LinearWeight, kLinearLayerNames.size()> linear_weights(const ModelSpec& model);
+// Of one layer, in place: prices of time ask for them.
+class LinearWeights {
+ public:
+  void add(const LinearWeight& weight) { weights_[count_++] = weight; }
+  const LinearWeight* begin() const { return weights_.data(); }
+  const LinearWeight* end() const { return weights_.data() + count_; }
 
-// count_parameters of the dense models that are modelled, without a list of their tensors.
+ private:
+  static constexpr std::size_t kMost = 8;  // latent attention, and an FFN
+  std::array<LinearWeight, kMost> weights_{};
+  std::size_t count_ = 0;
+};
+// All but the routers; weights of experts are none.
+LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer);
+
+// Whether a linear layer of that place has an adapter. Projections of latent attention are those of
+// keys.
+bool has_adapter(const Job& job, LinearLayer place);
+// Ranks of the adapters on all experts of a layer; 0: none. One of gate and up together has twice
+// the rank.
+struct ExpertAdapters {
+  std::int64_t gate_up = 0;
+  std::int64_t down = 0;
+};
+ExpertAdapters expert_adapters(const Job& job);
+
+// count_parameters of the models that are modelled, without a list of their tensors.
 std::int64_t model_elements(const ModelSpec& model);
 // Elements of A and B of all adapters, and of DoRA's magnitudes.
 std::int64_t adapter_elements(const Job& job);

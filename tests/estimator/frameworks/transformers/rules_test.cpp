@@ -38,9 +38,9 @@ TEST_CASE("transformers refuses by name what is not modelled") {
           plan.zero = 3;
         },
         {"muon with zero 3", "zero 0"}},
-       {"unsupported: model.shared_experts",
-        [](Job& job, Plan&) { job.model.moe.shared_ffn = 64; },
-        {"64 wide", "none"}},
+       {"unsupported: model.family",
+        [](Job& job, Plan&) { job.model.family = "llama4_text"; },
+        {"llama4_text"}},
        {"unsupported: model.head_dim",
         [](Job& job, Plan&) { job.model.head_dim = 320; },
         {"320", "256"}},
@@ -69,6 +69,33 @@ TEST_CASE("transformers refuses what its libraries refuse") {
        {"adapters_have_targets",
         [](Job& job, Plan&) { job.adapters.rank = 8; },
         {"no linear layer", "q_proj", "down_proj"}},
+       {"adapters_on_whole_modules",
+        [](Job& job, Plan&) {
+          job.adapters = kDefaultAdapters;
+          job.model.family = "phi3";
+        },
+        {"q_proj, k_proj and v_proj", "qkv_proj"}},
+       {"adapters_on_whole_modules",
+        [](Job& job, Plan&) {
+          job.adapters = {.rank = 8, .targets = {false, false, false, true, true}};
+          job.model.family = "glm4";
+        },
+        {"gate_proj and up_proj", "gate_up_proj"}},
+       {"adapters_on_whole_modules",
+        [](Job& job, Plan&) {
+          job.adapters = kDefaultAdapters;
+          job.model.attention = AttentionKind::kMla;
+        },
+        {"k_proj and v_proj", "latent"}},
+       {"adapters_of_experts_are_plain",
+        [](Job& job, Plan&) {
+          job.adapters = adapters_on_all(8);
+          job.adapters.dropout = 0.05;
+          job.model.family = "deepseek_v3";
+          job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256};
+          for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+        },
+        {"dropout", "experts"}},
        {"quantized_weights_need_adapters",
         [](Job& job, Plan&) { job.quantized.kind = Quantization::kInt8; },
         {"int8", "adapters"}},

@@ -1,0 +1,81 @@
+#include "estimator/frameworks/pieces/huggingface/feed_forward.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/eager/liger.h"
+#include "estimator/frameworks/pieces/eager/module.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::BackwardCall;
+using eager::Graph;
+using eager::NodeBuilder;
+using eager::Tensor;
+using eager::Tensors;
+
+// Liger's kernel takes no views: copies of both halves, over which their gradients are written.
+Tensor liger_halves(Graph& graph, const Tensor& rows) {
+  NodeBuilder node(graph, {&rows});
+  const std::int64_t elements = rows.elements / 2;
+  const DType dtype = rows.dtype;
+  const Tensor gate = graph.make(elements, dtype);
+  const Tensor up = graph.make(elements, dtype);
+  if (node.is_needed()) {
+    node.save(gate);
+    node.save(up);
+  }
+  return node.finish(graph.make(elements, dtype), [=](BackwardCall& call) {
+    const Tensor of_gate = call.saved(0);
+    const Tensor of_up = call.saved(1);
+    return Tensors{call.graph.make(2 * elements, dtype)};
+  });
+}
+
+Tensor activated(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
+  if (layer.gate_up.shape.inputs > 0) {
+    const Tensor rows = project(graph, layer.gate_up, input);
+    return uses_liger ? liger_halves(graph, rows) : gated_halves(graph, rows);
+  }
+  Tensor gate = project(graph, layer.gate, input);
+  if (!uses_liger) {
+    gate = eager::call_module(graph, {&layer.gate, "act_fn", {}}, gate,
+                              [&](const Tensor& x) { return eager::silu(graph, x); });
+  }
+  const Tensor up = project(graph, layer.up, input);
+  return uses_liger ? eager::liger_swiglu(graph, gate, up) : eager::multiply(graph, gate, up);
+}
+
+}  // namespace
+
+Tensor gated_halves(Graph& graph, const Tensor& rows) {
+  NodeBuilder node(graph, {&rows});
+  const std::int64_t elements = rows.elements / 2;
+  const DType dtype = rows.dtype;
+  Tensor activation = graph.make(elements, dtype);
+  Tensor product = graph.make(elements, dtype);
+  if (node.is_needed()) {
+    node.save(activation);
+    node.save(rows);
+  }
+  return node.finish(std::move(product), [=](BackwardCall& call) {
+    Tensor saved_rows = call.saved(1);
+    Graph& g = call.graph;
+    const Tensor of_up = g.make(elements, dtype);
+    Tensor of_gate;
+    {
+      const Tensor saved_activation = call.saved(0);
+      const Tensor of_activation = g.make(elements, dtype);
+      call.gradients[0] = {};
+      of_gate = g.make(elements, dtype);
+    }
+    return Tensors{g.make(2 * elements, dtype)};
+  });
+}
+
+Tensor feed_forward(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
+  const Tensor product = activated(graph, layer, input, uses_liger);
+  return project(graph, layer.down, product);
+}
+
+}  // namespace shardplan::huggingface

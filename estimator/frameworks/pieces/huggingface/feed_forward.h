@@ -1,0 +1,24 @@
+// The FFN of a layer or of shared experts: gate and up projections apart or as one, and down.
+// Sources: transformers 5.17 models/llama/modeling_llama.py LlamaMLP, models/phi3/modeling_phi3.py
+// Phi3MLP; Liger 0.8.0 transformers/swiglu.py LigerSwiGLUMLP, LigerPhi3SwiGLUMLP.
+#pragma once
+
+#include "estimator/frameworks/pieces/huggingface/linear.h"
+
+namespace shardplan::huggingface {
+
+struct FeedForward {
+  Linear gate, up, down;
+  Linear gate_up;  // in place of gate and up
+
+  bool is_defined() const { return down.shape.inputs > 0; }
+};
+
+eager::Tensor feed_forward(eager::Graph& graph, FeedForward& layer, const eager::Tensor& input,
+                           bool uses_liger);
+
+// Halves of every row are views, of which one is activated and multiplied by the other; their
+// gradients are put together.
+eager::Tensor gated_halves(eager::Graph& graph, const eager::Tensor& rows);
+
+}  // namespace shardplan::huggingface

@@ -1,0 +1,63 @@
+// A decoder layer of Hugging Face's models: its weights, and its forward pass in the order of its
+// source. Sources: transformers 5.17 models/llama/modeling_llama.py LlamaDecoderLayer and its kin.
+#pragma once
+
+#include <cstdint>
+
+#include "estimator/frameworks/pieces/huggingface/attention.h"
+#include "estimator/frameworks/pieces/huggingface/experts.h"
+#include "estimator/frameworks/pieces/huggingface/feed_forward.h"
+#include "estimator/frameworks/pieces/huggingface/latent_attention.h"
+#include "estimator/frameworks/pieces/huggingface/linear.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/norms.h"
+#include "estimator/frameworks/pieces/huggingface/shared.h"
+#include "estimator/plan/job.h"
+
+namespace shardplan::huggingface {
+
+struct Layer {
+  Linear query, key, value, output;
+  Linear query_key_value;    // in place of the first three
+  LatentProjections latent;  // beside query and output alone
+  FeedForward ffn;
+  Experts experts;  // of a layer that has them in place of its FFN
+  FeedForward shared_experts;
+  eager::Parameter shared_gate;
+  Norm query_norm, key_norm;
+  Norm attention_norm, ffn_norm;
+  Norm after_attention, after_ffn;  // of a layer that has four
+};
+
+// Of one microbatch on one rank.
+struct Sizes {
+  std::int64_t tokens = 0;
+  std::int64_t sequence = 0;
+  std::int64_t hidden = 0;
+  std::int64_t vocab = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t query_heads = 0;
+  std::int64_t key_heads = 0;
+};
+
+// What the layers of a model go by.
+struct LayerRun {
+  eager::Graph& graph;
+  const Job& job;
+  const ModelClass& family;
+  Sizes sizes;
+
+  bool uses_liger() const {
+    return job.profile.liger_kernel != LigerKernel::kOff && family.liger != LigerUse::kNone;
+  }
+  AttentionSizes attention_sizes() const;
+};
+
+eager::Tensor apply_norm(const LayerRun& run, Norm& norm, const eager::Tensor& input,
+                         bool is_of_heads = false);
+
+// `place`: of the layer in the model.
+eager::Tensor layer_forward(const LayerRun& run, Layer& layer, std::size_t place,
+                            const SharedByLayer& shared, const eager::Tensor& input);
+
+}  // namespace shardplan::huggingface

@@ -1,0 +1,93 @@
+#include "estimator/frameworks/pieces/huggingface/rotary.h"
+
+namespace shardplan::huggingface {
+namespace {
+
+using eager::Graph;
+using eager::Tensor;
+
+Tensor rotate_whole(Graph& graph, const Tensor& input, const Rotary& rotary) {
+  const Tensor by_cosines = eager::multiply(graph, input, rotary.cosines);
+  Tensor by_sines;
+  {
+    const Tensor turned = eager::rotate_half(graph, input);
+    by_sines = eager::multiply(graph, turned, rotary.sines);
+  }
+  return eager::add(graph, by_cosines, by_sines);
+}
+
+Tensor rotate_part(Graph& graph, const Tensor& input, std::int64_t part, const Rotary& rotary) {
+  const Tensor turned = eager::slice(graph, input, part);
+  const std::int64_t others = input.elements - part;
+  const Tensor rest = others > 0 ? eager::slice(graph, input, others) : Tensor{};
+  return eager::cat(graph, rotate_whole(graph, turned, rotary), rest);
+}
+
+// repeat_interleave of their first halves.
+Rotary of_pairs(Graph& graph, const Rotary& rotary) {
+  return {.cosines = graph.make(rotary.cosines.elements, rotary.cosines.dtype),
+          .sines = graph.make(rotary.sines.elements, rotary.sines.dtype)};
+}
+
+// cat(q1*cos - q2*sin, q2*cos + q1*sin), with the first halves of cosines and sines.
+Tensor rotate_even_and_odd(Graph& graph, const Tensor& input, const Rotary& rotary) {
+  const Tensor cosines = rotary.cosines.viewed(rotary.cosines.elements / 2);
+  const Tensor sines = rotary.sines.viewed(rotary.sines.elements / 2);
+  const Tensor even = eager::slice(graph, input, input.elements / 2);
+  const Tensor odd = eager::slice(graph, input, input.elements / 2);
+  Tensor first;
+  {
+    const Tensor by_cosines = eager::multiply(graph, even, cosines);
+    const Tensor by_sines = eager::multiply(graph, odd, sines);
+    first = eager::subtract(graph, by_cosines, by_sines);
+  }
+  Tensor second;
+  {
+    const Tensor by_cosines = eager::multiply(graph, odd, cosines);
+    const Tensor by_sines = eager::multiply(graph, even, sines);
+    second = eager::add(graph, by_cosines, by_sines);
+  }
+  return eager::cat(graph, first, second);
+}
+
+Tensor rotate_complex(Graph& graph, const Tensor& input, const Rotary& rotary) {
+  const Tensor wide = eager::to(graph, input, DType::kFp32);
+  const Tensor turned = eager::multiply(graph, wide, rotary.cosines);
+  return eager::to(graph, turned, input.dtype);
+}
+
+}  // namespace
+
+// The fp32 product of positions and frequencies is the first that the forward's thread runs.
+Rotary make_rotary(Graph& graph, RotaryKind kind, std::int64_t elements, DType dtype) {
+  const eager::NoGrad no_grad(graph);
+  const Tensor angles = graph.make_product(elements / 2, DType::kFp32);
+  if (kind == RotaryKind::kComplex) {  // polar, and its scaling
+    const Tensor radius = graph.make(elements / 2, DType::kFp32);
+    const Tensor numbers = graph.make(elements, DType::kFp32);
+    return {.cosines = eager::scale(graph, numbers), .sines = {}};
+  }
+  const Tensor both = graph.make(elements, DType::kFp32);
+  Tensor cosines = graph.make(elements, DType::kFp32);
+  cosines = eager::scale(graph, cosines);
+  Tensor sines = graph.make(elements, DType::kFp32);
+  sines = eager::scale(graph, sines);
+  Rotary rotary;
+  rotary.cosines = eager::to(graph, cosines, dtype);
+  rotary.sines = eager::to(graph, sines, dtype);
+  return rotary;
+}
+
+Tensor rotate(Graph& graph, RotaryKind kind, const Tensor& input, std::int64_t part,
+              const Rotary& rotary) {
+  switch (kind) {
+    case RotaryKind::kHalves: return rotate_whole(graph, input, rotary);
+    case RotaryKind::kPart: return rotate_part(graph, input, part, rotary);
+    case RotaryKind::kPairs: return rotate_part(graph, input, part, of_pairs(graph, rotary));
+    case RotaryKind::kEvenAndOdd: return rotate_even_and_odd(graph, input, rotary);
+    case RotaryKind::kComplex: return rotate_complex(graph, input, rotary);
+  }
+  return {};
+}
+
+}  // namespace shardplan::huggingface
