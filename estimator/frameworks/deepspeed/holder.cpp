@@ -64,6 +64,7 @@ void ZeroHolder::wrap(const std::vector<Parameter*>& trained) {
     for (Parameter* parameter : trained) { parameter->data.storage->empty(); }
   };
   if (!zero->flattens_on_gpu()) {
+    num_moved_ = std::ssize(trained);
     drop();
   }
   zero->flatten(drop);

@@ -26,6 +26,8 @@ class ZeroHolder final : public huggingface::Holder, public eager::ModuleHooks {
   void load(eager::Parameter& parameter, const eager::Label& label, const huggingface::Shape& shape,
             DType dtype, bool is_trained) override;
   void wrap(const std::vector<eager::Parameter*>& trained) override;
+  // Trained parameters that go to the host, to be flattened there.
+  std::int64_t num_moved() const { return num_moved_; }
   void begin_microbatch(bool syncs) override;
   void end_backward() override { zero_->end_backward(); }
   void step() { zero_->step(); }
@@ -52,6 +54,7 @@ class ZeroHolder final : public huggingface::Holder, public eager::ModuleHooks {
   const std::int64_t rank_;
   std::unique_ptr<DeepspeedZero> zero_;
   std::vector<eager::Parameter*> loaded_;
+  std::int64_t num_moved_ = 0;
   std::unordered_map<const eager::Parameter*, std::int64_t> place_of_;
   std::map<std::pair<const void*, std::string_view>, Hooked> modules_;
   // Gradients of a leaf's parameters wait for the end of its backward pass.

@@ -89,6 +89,23 @@ PlayedRun tensors_run(const Job& job, const Plan& plan, std::int64_t rank, int s
                .step = [&] { zero->step(); }});
 }
 
+// Tensors that go to the host leave the allocator's cache as well (stage_1_and_2.py, empty_cache):
+// as if they had never been there. Their frees are the first events behind the model's loading.
+void forget_moved(PlayedRun& run, std::int64_t num_loaded, std::int64_t num_moved) {
+  const auto first = run.events.begin() + num_loaded;
+  std::vector<std::int64_t> moved;
+  for (auto event = first; event != first + num_moved; ++event) { moved.push_back(event->id); }
+  std::ranges::sort(moved);
+  const auto behind = std::remove_if(
+      run.events.begin(), first + num_moved,
+      [&](const AllocationEvent& event) { return std::ranges::binary_search(moved, event.id); });
+  run.events.erase(behind, first + num_moved);
+  for (MomentStart& start : run.moments) {
+    start.event = std::max<std::int64_t>(start.event - 2 * num_moved, 0);
+  }
+  run.num_first_step -= 2 * num_moved;
+}
+
 PlayedRun operators_run(const Job& asked, const Plan& plan, std::int64_t rank, int steps) {
   const Job job = as_trained(asked, plan);
   eager::Graph graph(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms);
@@ -96,6 +113,7 @@ PlayedRun operators_run(const Job& asked, const Plan& plan, std::int64_t rank, i
   huggingface::CausalLm model(graph, holder, job, plan);
   graph.tape.begin(MomentKind::kStartUp);
   model.build();
+  const std::int64_t num_loaded = graph.tape.num_events();
   holder.wrap(model.trained());
   graph.modules = &holder;
   graph.calls_python_linear = plan.zero == 3;
@@ -114,6 +132,7 @@ PlayedRun operators_run(const Job& asked, const Plan& plan, std::int64_t rank, i
                               model.drop_shared();
                             },
                         .step = [&] { holder.step(); }});
+  forget_moved(run, num_loaded, holder.num_moved());
   run.dtypes = graph.tape.take_dtypes();
   std::ranges::replace(run.dtypes, DType::kBf16, activation_dtype(plan.precision));
   return run;
