@@ -55,6 +55,7 @@ constexpr std::array<ProjectDefaults, 7> kProjects = {{
      .double_quantizes = true,
      .stores_floats = true,
      .fsdp_version = 1,
+     .fsdp_upcast = "none",
      .fsdp_ends = "root"},
     {.project = TrainerProject::kSwift,
      .name = "ms-swift",
