@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kLiger = "LigerPlugin";
 constexpr std::string_view kCutCrossEntropy = "CutCrossEntropyPlugin";
-// What only writes logs (axolotl 067b021 integrations/swanlab).
+// A plugin that only writes logs (axolotl 067b021 integrations/swanlab).
 constexpr std::string_view kLogs = "SwanLabPlugin";
 
 // Names of a list that stands in one word: "a.LigerPlugin, b.KDPlugin".

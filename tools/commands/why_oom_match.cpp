@@ -140,7 +140,7 @@ std::vector<WeightShape> weights_of_stage(const Question& question, std::int64_t
 bool is_list_of_weights(const Question& question, const Row& row) {
   switch (row.component) {
     case Component::kParameters: return question.plan.zero < 3;
-    case Component::kGradients: return question.plan.zero < 2;
+    case Component::kGradients:
     case Component::kOptimizer: return question.plan.zero < 2;
     case Component::kTemporaries:
       return question.plan.zero < 2 && row.born.name == "optimizer_step";

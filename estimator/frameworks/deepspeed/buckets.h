@@ -20,7 +20,7 @@ struct FlatRange {
 
   std::int64_t elements() const { return end - begin; }
 };
-// Of tensors that lie one behind the other, by their elements.
+// Ranges of tensors that lie one behind the other; `tensors`: the elements of each.
 std::vector<FlatRange> deepspeed_ranges(std::span<const std::int64_t> tensors);
 
 // Elements of one rank's part of the flat tensor, which is aligned to pairs of them

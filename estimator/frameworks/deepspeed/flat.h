@@ -23,7 +23,8 @@ class FlatZero final : public DeepspeedZero {
   // The trained tensors one by one, the flat one, this rank's part in fp32.
   void build();
   bool flattens_on_gpu() const { return flattens_on_gpu_; }
-  // Of tensors that are there and go.
+  // Makes the flat tensor and this rank's part; `drop_tensors` frees the tensors that it was copied
+  // from.
   void flatten(const std::function<void()>& drop_tensors);
   void before_backward(const ModuleCall& call) override;
   void take(std::int64_t parameter, eager::Tensor gradient) override;

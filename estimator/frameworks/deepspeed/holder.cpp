@@ -5,7 +5,6 @@
 
 namespace shardplan::deepspeed {
 
-using eager::NodeBuilder;
 using eager::Parameter;
 using eager::Tensor;
 
@@ -34,8 +33,8 @@ void ZeroHolder::load(Parameter& parameter, const eager::Label& label,
   loaded_.push_back(&parameter);
 }
 
-// What is frozen comes first, as adapters are made when a model has been divided; what is trained
-// in the order in which the optimizer has it, which ZeRO-1 and 2 alone count.
+// Frozen parameters come first, as adapters are made when a model has been divided; trained ones
+// are in the order in which the optimizer has it, which ZeRO-1 and 2 alone count.
 void ZeroHolder::wrap(const std::vector<Parameter*>& trained) {
   std::vector<ZeroTensor> tensors;
   const auto add = [&](const Parameter& parameter) {
@@ -121,12 +120,7 @@ Tensor ZeroHolder::before_call(const eager::Module& module, const Tensor& input)
   }
   const Hooked& of = hooked(module);
   zero_->before_forward(of.call);
-  NodeBuilder node(graph_, {&input});
-  Tensor alias = input;
-  return node.finish(std::move(alias), [this, &of](eager::BackwardCall& call) {
-    end_call(of);
-    return std::move(call.gradients);
-  });
+  return eager::with_backward_hook(graph_, input, [this, &of] { end_call(of); });
 }
 
 Tensor ZeroHolder::behind_call(const eager::Module& module, const Tensor& output) {
@@ -135,12 +129,8 @@ Tensor ZeroHolder::behind_call(const eager::Module& module, const Tensor& output
   }
   const Hooked& of = hooked(module);
   zero_->after_forward(of.call);
-  NodeBuilder node(graph_, {&output});
-  Tensor alias = output;
-  return node.finish(std::move(alias), [this, &of](eager::BackwardCall& call) {
-    zero_->before_backward(of.call);
-    return std::move(call.gradients);
-  });
+  return eager::with_backward_hook(graph_, output,
+                                   [this, &of] { zero_->before_backward(of.call); });
 }
 
 void ZeroHolder::read(const eager::Module& module) {

@@ -38,7 +38,7 @@ Passes head_norm(const Job& job, double e) {
   return huggingface_head_norm(e);
 }
 
-// Of Gemma's models, and where weights are frozen.
+// A norm of Gemma's models, or of frozen weights, in place of Llama's that is trained.
 void adjust_norm(Passes& norm, const Job& job, double e) {
   const bool is_gemma = huggingface::class_of(job.model).norm == huggingface::NormKind::kGemma;
   norm = is_gemma ? huggingface_gemma_norm(norm, e) : norm;

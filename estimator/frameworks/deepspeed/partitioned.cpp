@@ -230,7 +230,7 @@ void PartitionedZero::prefetch() {
   }
 }
 
-// What was not asked for ahead is taken off the queue now.
+// Parameters that were not asked for ahead are taken off the queue now.
 void PartitionedZero::take_off_queue(std::span<const std::int64_t> parameters) {
   std::vector<std::int64_t> missing;
   std::ranges::copy_if(parameters, std::back_inserter(missing),

@@ -17,7 +17,6 @@ namespace {
 using huggingface::kAdapterRank;
 using huggingface::kAdaptersHaveTargets;
 using huggingface::kQuantizedNeedsAdapters;
-using huggingface::kRoutedExpertsOnly;
 
 constexpr ValidityRule kZero123 = kOnlyValues<"unsupported: zero", &Plan::zero, 1, 2, 3>;
 constexpr ValidityRule kBf16OrFp16 =
@@ -26,6 +25,21 @@ constexpr ValidityRule kBf16Gradients =
     kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kBf16, DType::kFp16>;
 constexpr ValidityRule kPlainOnly =
     kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone>;
+constexpr ValidityRule kRoutedExpertsOnly = {
+    .name = "unsupported: model.shared_experts",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.shared_ffn > 0 || job.model.moe.num_groups > 1;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.shared_ffn > 0
+                     ? not_modelled(job, "model.shared_experts",
+                                    number_text(job.model.moe.shared_ffn) + " wide", "none")
+                     : not_modelled(job, "model.expert_groups",
+                                    number_text(job.model.moe.num_groups), "1");
+        }};
 constexpr ValidityRule kNoTp = kOnlyValues<"unsupported: tp", &Plan::tp, 1>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 

@@ -117,21 +117,9 @@ PlayedRun operators_run(const Job& asked, const Plan& plan, std::int64_t rank, i
   holder.wrap(model.trained());
   graph.modules = &holder;
   graph.calls_python_linear = plan.zero == 3;
-  PlayedRun run = play(job, plan, graph.tape, steps,
-                       {.microbatch =
-                            [&](bool is_last) {
-                              holder.begin_microbatch(is_last);
-                              graph.tape.enter_thread(false);
-                              const eager::Tensor loss = model.forward();
-                              graph.tape.begin(MomentKind::kLossBackward);
-                              graph.tape.enter_thread(true);
-                              graph.backward(loss, {});
-                              graph.tape.begin(MomentKind::kReduction);
-                              holder.end_backward();
-                              graph.drop_graph();
-                              model.drop_shared();
-                            },
-                        .step = [&] { holder.step(); }});
+  PlayedRun run = play(
+      job, plan, graph.tape, steps,
+      {.microbatch = [&](bool is_last) { model.train(is_last); }, .step = [&] { holder.step(); }});
   forget_moved(run, num_loaded, holder.num_moved());
   run.dtypes = graph.tape.take_dtypes();
   std::ranges::replace(run.dtypes, DType::kBf16, activation_dtype(plan.precision));

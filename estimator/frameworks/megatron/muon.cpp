@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "estimator/frameworks/megatron/host.h"
+#include "estimator/frameworks/pieces/newton_schulz.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/parameters.h"
@@ -14,8 +15,6 @@ namespace shardplan::megatron {
 namespace {
 
 // arguments.py: --muon-num-ns-steps, and the quintic coefficients, of which there are as many.
-constexpr double kSteps = 5;
-
 // Vectors, and the matrices that are no linear layer's.
 void add_others(std::vector<MuonTensor>& tensors, const Job& job, const Plan& plan,
                 const std::vector<ParameterTensor>& block, std::int64_t count) {
@@ -172,27 +171,18 @@ MuonTemporary temporary_of(const Job& job, const MuonTensor& tensor) {
           .parts = tensor.key_rows > 0 ? tensor.elements() : 0};
 }
 
-// X X^T, its square with it, and X times that, in every step.
-double orthogonalize_s(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
-  const auto [small, large] = std::minmax(rows, columns);
-  const auto product_s = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return gemm_s(gpu, Precision::kBf16, {.m = m, .n = n, .k = k});
-  };
-  return kSteps * (product_s(small, small, large) + product_s(small, small, small) +
-                   product_s(small, large, small));
-}
-
 // Per element of a matrix: decay of the main parameter 8, moment 12, norm 4, normalised 8, to bf16
 // 6, in every step the copy that the product adds to 4 and its reading 2, to fp32 6, scaled twice
 // 8, update 12; per element of the square matrix in every step twice 6, of which one is read.
 KernelBytes matrix_kernels(double elements, double square) {
-  return {.streamed = elements * (8 + 12 + 4 + 8 + 6 * kSteps + 2 * 8 + 12) + square * 6 * kSteps,
+  return {.streamed = elements * (8 + 12 + 4 + 8 + 6 * kNewtonSchulzSteps + 2 * 8 + 12) +
+                      square * 6 * kNewtonSchulzSteps,
           .converted = elements * (6 + 6)};
 }
 
 double matrix_s(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
   const double small = number(std::min(rows, columns));
-  return orthogonalize_s(gpu, rows, columns) +
+  return newton_schulz_s(gpu, rows, columns) +
          elementwise_s(gpu, matrix_kernels(number(rows * columns), small * small));
 }
 

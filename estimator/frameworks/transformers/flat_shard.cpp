@@ -11,7 +11,6 @@
 namespace shardplan::transformers {
 
 using eager::InRow;
-using eager::NodeBuilder;
 using eager::Parameter;
 using eager::Tensor;
 using huggingface::compute_dtype;
@@ -128,15 +127,12 @@ Tensor FlatShard::enter(const ModuleGroup& module, const Tensor& input) {
   if (groups_[layer].is_trained) {
     return input;
   }
-  NodeBuilder node(graph_, {&input});
-  Tensor alias = input;
-  return node.finish(std::move(alias), [this, layer](eager::BackwardCall& call) {
+  return eager::with_backward_hook(graph_, input, [this, layer] {
     // Adapters have come one after the other, the first of them in front of the layer before.
     if (layer > 0 && job_.profile.fsdp_prefetch == FsdpPrefetch::kBackwardPre) {
       unshard_layer(layer - 1);
     }
     reshard(groups_[layer]);
-    return std::move(call.gradients);
   });
 }
 
@@ -149,27 +145,21 @@ Tensor FlatShard::leave(const ModuleGroup& module, const Tensor& output) {
     reshard(groups_[layer]);
     reshard(groups_[num_layers_ + layer]);
   }
-  NodeBuilder node(graph_, {&output});
-  Tensor alias = output;
-  return node.finish(std::move(alias), [this, layer](eager::BackwardCall& call) {
+  return eager::with_backward_hook(graph_, output, [this, layer] {
     unshard_layer(layer);
     const bool is_ahead = job_.profile.fsdp_prefetch == FsdpPrefetch::kBackwardPre;
     if (is_ahead && layer > 0 && groups_[layer].is_trained) {
       unshard_layer(layer - 1);
     }
-    return std::move(call.gradients);
   });
 }
 
 // The root's parameters stay from the forward pass on.
 Tensor FlatShard::leave_model(const Tensor& loss) {
-  NodeBuilder node(graph_, {&loss});
-  Tensor alias = loss;
-  return node.finish(std::move(alias), [this](eager::BackwardCall& call) {
+  return eager::with_backward_hook(graph_, loss, [this] {
     if (job_.profile.fsdp_prefetch == FsdpPrefetch::kBackwardPre) {
       unshard_layer(num_layers_ - 1);
     }
-    return std::move(call.gradients);
   });
 }
 

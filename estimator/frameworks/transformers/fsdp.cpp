@@ -10,7 +10,6 @@
 namespace shardplan::transformers {
 
 using eager::InRow;
-using eager::NodeBuilder;
 using eager::Parameter;
 using eager::Tensor;
 using eager::Tensors;
@@ -161,23 +160,15 @@ Tensor FullyShard::enter(const ModuleGroup& module, const Tensor& input) {
   if (is_last && (has_root_ || is_entered)) {
     return input;
   }
-  NodeBuilder node(graph_, {&input});
-  Tensor alias = input;
-  return node.finish(std::move(alias), [this, index](eager::BackwardCall& call) {
+  return eager::with_backward_hook(graph_, input, [this, index] {
     Group& group = groups_[index];
     reshard(group);
     reduce(group);
-    return std::move(call.gradients);
   });
 }
 
 Tensor FullyShard::hook_backward(std::size_t index, const Tensor& output) {
-  NodeBuilder node(graph_, {&output});
-  Tensor alias = output;
-  return node.finish(std::move(alias), [this, index](eager::BackwardCall& call) {
-    before_backward(index);
-    return std::move(call.gradients);
-  });
+  return eager::with_backward_hook(graph_, output, [this, index] { before_backward(index); });
 }
 
 // The root's group is left with the model. A layer that runs again within a backward pass is the

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/frameworks/pieces/newton_schulz.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/elementwise.h"
 #include "estimator/time/kernel_time.h"
@@ -15,23 +16,12 @@ using huggingface::linear_weights;
 using huggingface::LinearWeight;
 using huggingface::optimizer_element_bytes;
 
-constexpr int kSteps = 5;  // DEFAULT_NS_STEPS
-
-// X X^T, its square with it, and X times that, in every step.
-double products_s(const GpuSpec& gpu, std::int64_t rows, std::int64_t columns) {
-  const auto [small, large] = std::minmax(rows, columns);
-  const auto product_s = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return gemm_s(gpu, Precision::kBf16, {.m = m, .n = n, .k = k});
-  };
-  return kSteps * (product_s(small, small, large) + product_s(small, small, small) +
-                   product_s(small, large, small));
-}
-
 // Per element of a matrix of e bytes: the gradient for its norm, scaled, and both interpolations 1
 // + 2 + 3 + 3, to bf16 e + 2, norm 2, divided 4, in every step the copy that a product adds to 4
 // and its reading 2, decay 2, update 2 and 2; of the square matrix in every step the copy 4 and 2.
 KernelBytes matrix_kernels(double elements, double square, double e) {
-  return {.streamed = elements * ((9 + 2 + 2) * e + 2 + 4 + 2 + 6 * kSteps) + square * 6 * kSteps,
+  return {.streamed = elements * ((9 + 2 + 2) * e + 2 + 4 + 2 + 6 * kNewtonSchulzSteps) +
+                      square * 6 * kNewtonSchulzSteps,
           .converted = elements * (e + 2)};
 }
 
@@ -51,7 +41,7 @@ void play_muon(eager::Graph& graph, const eager::Parameter& matrix, Tensor& last
     orthogonal = graph.make(elements, DType::kBf16);
   }
   Tensor gram, changed;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kNewtonSchulzSteps; ++step) {
     gram = graph.make_product(small * small, DType::kBf16);
     changed = graph.make_product(small * small, DType::kBf16);
     orthogonal = graph.make_product(elements, DType::kBf16);
@@ -73,7 +63,7 @@ double muon_s(const Job& job, const Plan& plan) {
   double layer_s = 0;
   for (const LinearWeight& weight : linear_weights(job.model, {})) {
     const double small = number(std::min(weight.inputs, weight.outputs));
-    layer_s += products_s(gpu, weight.outputs, weight.inputs) +
+    layer_s += newton_schulz_s(gpu, weight.outputs, weight.inputs) +
                elementwise_s(gpu, matrix_kernels(number(weight.elements()), small * small, e));
   }
   return number(job.model.num_layers()) * layer_s;

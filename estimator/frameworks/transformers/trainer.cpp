@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
@@ -14,7 +15,6 @@ namespace {
 
 using eager::Graph;
 using eager::Parameter;
-using eager::Tensor;
 using huggingface::CausalLm;
 using huggingface::compute_dtype;
 using huggingface::DataParallel;
@@ -73,21 +73,8 @@ class Trainer {
 
  private:
   void microbatch(bool is_last) {
-    holder_->begin_microbatch(is_last);
-    graph_.tape.enter_thread(false);
-    if (uses_autocast(job_, plan_)) {
-      graph_.autocast = compute_dtype(plan_);
-    }
-    const Tensor loss = model_.forward();
-    graph_.end_autocast();
-    graph_.autocast.reset();
-    graph_.tape.begin(MomentKind::kLossBackward);
-    graph_.tape.enter_thread(true);
-    graph_.backward(loss, {});
-    graph_.tape.begin(MomentKind::kReduction);
-    holder_->end_backward();
-    graph_.drop_graph();
-    model_.drop_shared();
+    const bool has_autocast = uses_autocast(job_, plan_);
+    model_.train(is_last, has_autocast ? std::optional(compute_dtype(plan_)) : std::nullopt);
   }
 
   void update() {

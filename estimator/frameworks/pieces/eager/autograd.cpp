@@ -80,17 +80,15 @@ Tensor Graph::make(std::int64_t elements, DType dtype, AllocationStream stream) 
 
 Tensor Graph::make_product(std::int64_t elements, DType dtype) {
   Tensor tensor = make(elements, dtype);
-  const Label* outer = tape.enter(&kWorkspaceRow);
+  const InRow row(tape, kWorkspaceRow);
   tape.make_workspace();
-  tape.enter(outer);
   return tensor;
 }
 
 Tensor Graph::make_product_with_bias(std::int64_t elements, DType dtype) {
   Tensor tensor = make(elements, dtype);
-  const Label* outer = tape.enter(&kWorkspaceRow);
+  const InRow row(tape, kWorkspaceRow);
   tape.make_bias_workspace();
-  tape.enter(outer);
   return tensor;
 }
 
@@ -252,6 +250,15 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
   }
   --num_running_;
   records = outer_records;
+}
+
+Tensor with_backward_hook(Graph& graph, const Tensor& tensor, std::function<void()> hook) {
+  NodeBuilder node(graph, {&tensor});
+  Tensor alias = tensor;
+  return node.finish(std::move(alias), [hook = std::move(hook)](BackwardCall& call) {
+    hook();
+    return std::move(call.gradients);
+  });
 }
 
 }  // namespace shardplan::eager

@@ -215,4 +215,7 @@ class NoGrad {
   bool outer_;
 };
 
+// The same tensor; `hook` is called when its gradient arrives, which goes on as it is.
+Tensor with_backward_hook(Graph& graph, const Tensor& tensor, std::function<void()> hook);
+
 }  // namespace shardplan::eager

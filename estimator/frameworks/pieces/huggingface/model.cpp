@@ -377,4 +377,20 @@ Tensor CausalLm::forward() {
   return sum;
 }
 
+void CausalLm::train(bool syncs, std::optional<DType> autocast) {
+  holder_.begin_microbatch(syncs);
+  graph_.tape.enter_thread(false);
+  graph_.autocast = autocast;
+  const Tensor loss = forward();
+  graph_.end_autocast();
+  graph_.autocast.reset();
+  graph_.tape.begin(MomentKind::kLossBackward);
+  graph_.tape.enter_thread(true);
+  graph_.backward(loss, {});
+  graph_.tape.begin(MomentKind::kReduction);
+  holder_.end_backward();
+  graph_.drop_graph();
+  drop_shared();
+}
+
 }  // namespace shardplan::huggingface

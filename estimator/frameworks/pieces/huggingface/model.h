@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
@@ -22,14 +23,16 @@ class CausalLm {
 
   // Puts the weights on the GPU.
   void build();
-  // To the loss.
-  eager::Tensor forward();
-  // What layers share goes with the forward pass, or with the backward pass that runs them again.
-  void drop_shared();
+  // A microbatch there and back, under autocast to that type, if any; `syncs` as the holder has it.
+  void train(bool syncs, std::optional<DType> autocast = std::nullopt);
   // What the optimizer updates, in the order of model.parameters().
   std::vector<eager::Parameter*> trained();
 
  private:
+  // To the loss.
+  eager::Tensor forward();
+  // What layers share goes with the forward pass, or with the backward pass that runs them again.
+  void drop_shared();
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
   void build_attention(Layer& layer);
   void build_latent(Layer& layer);

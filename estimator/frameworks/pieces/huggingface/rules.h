@@ -11,22 +11,6 @@
 
 namespace shardplan::huggingface {
 
-inline constexpr ValidityRule kRoutedExpertsOnly = {
-    .name = "unsupported: model.shared_experts",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return job.model.moe.shared_ffn > 0 || job.model.moe.num_groups > 1;
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return job.model.moe.shared_ffn > 0
-                     ? not_modelled(job, "model.shared_experts",
-                                    number_text(job.model.moe.shared_ffn) + " wide", "none")
-                     : not_modelled(job, "model.expert_groups",
-                                    number_text(job.model.moe.num_groups), "1");
-        }};
-
 // integrations/sdpa_attention.py, use_gqa_in_sdpa: of wider heads keys and values are repeated.
 inline constexpr std::int64_t kWidestHead = 256;
 inline constexpr ValidityRule kHeadDim = {
