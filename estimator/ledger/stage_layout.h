@@ -27,6 +27,7 @@ struct ChunkLayout {
   std::vector<Unit> units;          // in forward order
   bool has_embedding_copy = false;  // a second copy of the embedding table, for head or MTP
   bool sends_output = false;        // a chunk follows on another rank
+  std::int64_t first_layer = 0;     // of models whose layers vary (layers_vary); else 0
   friend bool operator==(const ChunkLayout&, const ChunkLayout&) = default;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
 namespace shardplan {
 namespace {
@@ -31,9 +32,10 @@ struct LocalTensor {
   bool is_linear = false;  // and not an expert's
 };
 
-std::vector<LocalTensor> local_tensors(const Job& job, const Plan& plan, BlockKind kind) {
+std::vector<LocalTensor> local_tensors(const Job& job, const Plan& plan,
+                                       const std::vector<ParameterTensor>& tensors) {
   std::vector<LocalTensor> local;
-  for (const ParameterTensor& tensor : tensors_of(job.model, kind)) {
+  for (const ParameterTensor& tensor : tensors) {
     local.push_back({.elements = local_elements(job, plan, tensor),
                      .is_expert = tensor.sharding == Sharding::kExpert,
                      .is_linear = is_dense_linear(tensor)});
@@ -86,7 +88,69 @@ class PaddedBuffer {
   std::int64_t bucket_start_ = 0;
 };
 
-using TensorsByKind = std::array<std::vector<LocalTensor>, kNumBlockKinds>;
+bool is_layer(BlockKind kind) {
+  using enum BlockKind;
+  return kind == kDenseLayer || kind == kMoeLayer || kind == kFirstLayer || kind == kLastLayer ||
+         kind == kFirstMoeLayer;
+}
+
+// Tensors of every kind of block and, where layers of one kind vary, of every layer.
+struct LocalTensors {
+  std::array<std::vector<LocalTensor>, kNumBlockKinds> of_kind;
+  std::vector<std::vector<LocalTensor>> of_layers;  // by ParameterKinds::kinds
+  std::vector<std::size_t> kind_of_layer;           // none: layers do not vary
+
+  const std::vector<LocalTensor>& of(BlockKind kind, std::int64_t layer) const {
+    return is_layer(kind) && !kind_of_layer.empty()
+               ? of_layers[kind_of_layer[static_cast<std::size_t>(layer)]]
+               : of_kind[static_cast<std::size_t>(kind)];
+  }
+};
+
+LocalTensors tensors_of_stage(const Job& job, const Plan& plan, const StageLayout& stage) {
+  LocalTensors local;
+  std::array<bool, kNumBlockKinds> needed{};
+  needed[static_cast<std::size_t>(BlockKind::kEmbedding)] = true;
+  for (const ChunkLayout& chunk : stage.chunks) {
+    for (const Unit& unit : chunk.units) {
+      for (const BlockRun& run : unit.blocks) { needed[static_cast<std::size_t>(run.kind)] = true; }
+    }
+  }
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    if (needed[i]) {
+      local.of_kind[i] = local_tensors(job, plan, tensors_of(job.model, static_cast<BlockKind>(i)));
+    }
+  }
+  if (layers_vary(job.model)) {
+    ParameterKinds kinds = parameter_kinds(job.model);
+    local.kind_of_layer = std::move(kinds.of_layer);
+    for (const LayerSpec& layer : kinds.kinds) {
+      local.of_layers.push_back(local_tensors(job, plan, layer_parameters(job.model, layer)));
+    }
+  }
+  return local;
+}
+
+// Calls visit(kind, layer) for every block, the last one first; `layer` counts those of the model.
+template <class Visit>
+void visit_blocks_backwards(const ChunkLayout& chunk, Visit visit) {
+  std::int64_t layer = chunk.first_layer;
+  for (const Unit& unit : chunk.units) {
+    for (const BlockRun& run : unit.blocks) {
+      layer += is_layer(run.kind) ? run.count * unit.count : 0;
+    }
+  }
+  for (auto unit = chunk.units.rbegin(); unit != chunk.units.rend(); ++unit) {
+    for (std::int64_t i = 0; i < unit->count; ++i) {
+      for (auto run = unit->blocks.rbegin(); run != unit->blocks.rend(); ++run) {
+        for (std::int64_t block = 0; block < run->count; ++block) {
+          layer -= is_layer(run->kind) ? 1 : 0;
+          visit(run->kind, layer);
+        }
+      }
+    }
+  }
+}
 
 struct PaddedBuffers {
   PaddedBuffer dense;
@@ -94,10 +158,10 @@ struct PaddedBuffers {
   PaddedBuffer expert;
 };
 
-void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLayout& chunk,
+void add_chunk(StageTensors& tensors, const LocalTensors& local, const ChunkLayout& chunk,
                bool linear_apart, PaddedBuffers& buffers) {
-  const auto add = [&](BlockKind kind) {
-    for (const LocalTensor& tensor : local[static_cast<std::size_t>(kind)]) {
+  visit_blocks_backwards(chunk, [&](BlockKind kind, std::int64_t layer) {
+    for (const LocalTensor& tensor : local.of(kind, layer)) {
       (tensor.is_expert ? tensors.expert : tensors.dense) += tensor.elements;
       tensors.dense_linear += tensor.is_linear ? tensor.elements : 0;
       PaddedBuffer& dense = tensor.is_linear && linear_apart ? buffers.linear : buffers.dense;
@@ -105,34 +169,36 @@ void add_chunk(StageTensors& tensors, const TensorsByKind& local, const ChunkLay
       tensors.largest_dense_tensor =
           std::max(tensors.largest_dense_tensor, tensor.is_expert ? 0 : tensor.elements);
     }
-  };
-  for (auto unit = chunk.units.rbegin(); unit != chunk.units.rend(); ++unit) {
-    for (std::int64_t i = 0; i < unit->count; ++i) {
-      for (auto run = unit->blocks.rbegin(); run != unit->blocks.rend(); ++run) {
-        for (std::int64_t block = 0; block < run->count; ++block) { add(run->kind); }
-      }
-    }
-  }
+  });
   if (chunk.has_embedding_copy) {  // the token table without learned positions
-    const LocalTensor& table = local[static_cast<std::size_t>(BlockKind::kEmbedding)].front();
+    const LocalTensor& table = local.of(BlockKind::kEmbedding, 0).front();
     tensors.dense += table.elements;
     buffers.dense.add(table.elements);
   }
 }
 
-void sum_layers(StageTensors& tensors, const TensorsByKind& local, const StageLayout& stage) {
-  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
-    const std::int64_t count = count_blocks(stage, kind);
-    if (count == 0) {
-      continue;
-    }
-    const LocalParameters layer = sum_of(local[static_cast<std::size_t>(kind)]);
+void sum_layers(StageTensors& tensors, const LocalTensors& local, const StageLayout& stage) {
+  const auto add = [&tensors](const LocalParameters& layer, std::int64_t count) {
     tensors.layers_dense += count * layer.dense;
     tensors.layers_expert += count * layer.expert;
     if (layer.total() > tensors.largest_layer_dense + tensors.largest_layer_expert) {
       tensors.largest_layer_dense = layer.dense;
       tensors.largest_layer_expert = layer.expert;
     }
+  };
+  const bool varies = !local.kind_of_layer.empty();
+  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
+    const std::int64_t count = count_blocks(stage, kind);
+    if (count > 0 && !(varies && is_layer(kind))) {
+      add(sum_of(local.of(kind, 0)), count);
+    }
+  }
+  for (const ChunkLayout& chunk : stage.chunks) {
+    visit_blocks_backwards(chunk, [&](BlockKind kind, std::int64_t layer) {
+      if (varies && is_layer(kind)) {
+        add(sum_of(local.of(kind, layer)), 1);
+      }
+    });
   }
 }
 
@@ -175,19 +241,7 @@ void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, st
 StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& stage,
                            const ContiguousBuffers& cut) {
   StageTensors tensors;
-  TensorsByKind local;
-  std::array<bool, kNumBlockKinds> needed{};
-  needed[static_cast<std::size_t>(BlockKind::kEmbedding)] = true;
-  for (const ChunkLayout& chunk : stage.chunks) {
-    for (const Unit& unit : chunk.units) {
-      for (const BlockRun& run : unit.blocks) { needed[static_cast<std::size_t>(run.kind)] = true; }
-    }
-  }
-  for (std::size_t i = 0; i < needed.size(); ++i) {
-    if (needed[i]) {
-      local[i] = local_tensors(job, plan, static_cast<BlockKind>(i));
-    }
-  }
+  const LocalTensors local = tensors_of_stage(job, plan, stage);
   const std::int64_t dense_shard = dense_shard_size(job, plan);
   const std::int64_t expert_shard = expert_state_shards(job, plan);
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
@@ -216,7 +270,7 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
 }
 
 LocalParameters block_parameters(const Job& job, const Plan& plan, BlockKind kind) {
-  return sum_of(local_tensors(job, plan, kind));
+  return sum_of(local_tensors(job, plan, tensors_of(job.model, kind)));
 }
 
 std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind) {

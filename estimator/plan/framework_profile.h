@@ -11,6 +11,7 @@
 
 #include "estimator/plan/dtype.h"
 #include "estimator/plan/framework_choices.h"
+#include "estimator/plan/model_parts.h"
 #include "estimator/plan/plan.h"
 #include "estimator/plan/trainer_choices.h"
 
@@ -248,6 +249,7 @@ struct FrameworkLayout {
   bool sends_from_buffers = false;      // a chunk's outputs lie in two buffers
   bool blocks_make_gradients = false;   // in their first backward pass; else they are there before
   bool gathers_for_pipeline = false;    // under ZeRO-3 actions of a schedule gather parameters
+  ModelParts model_parts = {};          // that it has pieces for, beyond those that all have
 
   friend bool operator==(const FrameworkLayout&, const FrameworkLayout&) = default;
 };

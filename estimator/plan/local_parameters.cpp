@@ -18,8 +18,7 @@ void add_tensors(LocalParameters& local, const Job& job, const Plan& plan,
 
 // What one pipeline rank holds.
 struct StageContents {
-  std::int64_t dense_layers = 0;
-  std::int64_t moe_layers = 0;
+  std::vector<LayerSpec> layers;
   bool has_embedding = false;
   bool has_head = false;
 };
@@ -31,10 +30,7 @@ StageContents contents_of(const Job& job, const Plan& plan, std::int64_t pp_rank
       continue;
     }
     const auto first = job.model.layers.begin() + chunk.first_layer;
-    const std::int64_t num_moe =
-        std::count_if(first, first + chunk.num_layers, [](const LayerSpec& l) { return l.is_moe; });
-    stage.moe_layers += num_moe;
-    stage.dense_layers += chunk.num_layers - num_moe;
+    stage.layers.insert(stage.layers.end(), first, first + chunk.num_layers);
     stage.has_embedding = stage.has_embedding || chunk.has_embedding;
     stage.has_head = stage.has_head || chunk.has_head;
   }
@@ -75,11 +71,8 @@ LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t 
   const ModelSpec& model = job.model;
   const StageContents stage = contents_of(job, plan, pp_rank);
   LocalParameters local;
-  if (stage.dense_layers > 0) {
-    add_tensors(local, job, plan, layer_parameters(model, {}), stage.dense_layers);
-  }
-  if (stage.moe_layers > 0) {
-    add_tensors(local, job, plan, layer_parameters(model, {.is_moe = true}), stage.moe_layers);
+  for (const LayerSpec& layer : stage.layers) {
+    add_tensors(local, job, plan, layer_parameters(model, layer), 1);
   }
   // Megatron-LM core/models/gpt/gpt_model.py: the stage with MTP modules embeds tokens as well.
   const bool head_reads_table = model.tied_embeddings || model.num_mtp_layers > 0;

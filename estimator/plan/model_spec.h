@@ -1,4 +1,4 @@
-// The shape of a Llama-family model: everything that decides parameters, activations and FLOPs.
+// The shape of a language model: everything that decides parameters, activations and FLOPs.
 #pragma once
 
 #include <algorithm>
@@ -6,43 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "estimator/plan/layer_spec.h"
+
 namespace shardplan {
-
-enum class AttentionKind {
-  kGqa,  // multi-head and grouped-query attention: num_kv_heads <= num_heads
-  kMla,  // multi-head latent attention (DeepSeek-V2/V3)
-};
-
-// What can differ from one layer to the next. Layers that compare equal are of one block kind.
-struct LayerSpec {
-  bool is_moe = false;
-  std::int64_t attention_window = 0;  // keys a query sees at most; 0: all before it
-  bool attends_in_chunks = false;     // of so many tokens (Llama 4); else within a sliding window
-  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
-};
-
-// Widths of multi-head latent attention; used by models with is_mla, and then instead of head_dim.
-struct MlaSpec {
-  std::int64_t q_lora_rank = 0;  // 0: plain query projection (DeepSeek-V2-Lite)
-  std::int64_t kv_lora_rank = 0;
-  std::int64_t qk_nope_head_dim = 0;
-  std::int64_t qk_rope_head_dim = 0;
-  std::int64_t v_head_dim = 0;
-
-  std::int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
-};
-
-// Mixture of experts; used by layers with is_moe. num_experts == 0: the model has none.
-struct MoeSpec {
-  std::int64_t num_experts = 0;
-  std::int64_t topk = 0;
-  std::int64_t num_groups = 1;   // into which the experts fall; a token's are of
-  std::int64_t topk_groups = 1;  // so many of them
-  std::int64_t expert_ffn = 0;   // width of one routed expert
-  std::int64_t shared_ffn = 0;   // summed width of all shared experts; 0: none
-  bool shared_gate = false;      // a [hidden] gate on the shared expert (Qwen2-MoE)
-  bool router_bias = false;      // one bias per expert that counts as a parameter
-};
 
 struct ModelSpec {
   std::string name;    // preset or file name
@@ -55,19 +21,35 @@ struct ModelSpec {
   std::int64_t head_dim = 0;             // num_heads * head_dim need not equal hidden
   std::int64_t max_sequence_length = 0;  // of config.json; 0: not stated. Not a limit.
   bool gated_ffn = true;                 // SwiGLU / GeGLU: gate and up projection
+  Activation activation = Activation::kSilu;
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool ffn_bias = false;
+  bool head_bias = false;
+  AttentionGate attention_gate = AttentionGate::kNone;
+  double rotary_share = 1;             // of a head, that is turned by rotary positions
   bool qk_norm = false;                // norms of head_dim on q and on k (Qwen3, Gemma 3)
+  bool norms_all_heads = false;        // with qk_norm: norms of all heads at once (OLMo 2)
   bool caps_logits = false;            // a soft cap, by tanh (Gemma 2)
   bool caps_scores = false;            // likewise of attention
   bool layer_norm = false;             // LayerNorm with weight and bias; else RMSNorm with weight
+  bool norm_bias = true;               // false: LayerNorms have no bias (Cohere)
   std::int64_t learned_positions = 0;  // rows of a learned position table (GPT-2); 0: rotary
-  std::int64_t norms_per_layer = 2;  // 4 in Gemma 2 and 3 (also after attention and after the FFN)
+  // 4 in Gemma 2 and 3 (also after attention and after the FFN); 1 where attention and FFN read the
+  // same normalised input (parallel_ffn), and where a layer has but one of them (Nemotron-H).
+  std::int64_t norms_per_layer = 2;
+  bool norms_after = false;   // both stand after attention and FFN, none before (OLMo 2)
+  bool parallel_ffn = false;  // attention and FFN read the layer's input and are added together
   AttentionKind attention = AttentionKind::kGqa;
   MlaSpec mla;
+  IndexerSpec indexer;
+  DeltaSpec delta;
+  MambaSpec mamba;
+  ShortConvolutionSpec short_convolution;
   MoeSpec moe;
+  PerLayerEmbeddingSpec per_layer_embedding;
+  ResidualStreamsSpec residual_streams;
   std::int64_t num_mtp_layers = 0;  // multi-token prediction modules after the last layer
   std::vector<LayerSpec> layers;    // one per transformer layer, in order
 
@@ -77,6 +59,16 @@ struct ModelSpec {
   std::int64_t qk_head_dim() const { return is_mla() ? mla.qk_head_dim() : head_dim; }
   std::int64_t v_head_dim() const { return is_mla() ? mla.v_head_dim : head_dim; }
   std::int64_t rotary_dim() const { return is_mla() ? mla.qk_rope_head_dim : head_dim; }
+
+  // The sizes of one layer's attention: its own, or the model's.
+  AttentionHeads heads_of(const LayerSpec& layer) const {
+    return layer.heads != AttentionHeads{} ? layer.heads
+                                           : AttentionHeads{.num_heads = num_heads,
+                                                            .num_kv_heads = num_kv_heads,
+                                                            .qk_head_dim = qk_head_dim(),
+                                                            .v_head_dim = v_head_dim()};
+  }
+  std::int64_t ffn_of(const LayerSpec& layer) const { return layer.ffn > 0 ? layer.ffn : ffn; }
 
   std::int64_t num_layers() const { return static_cast<std::int64_t>(layers.size()); }
   bool has_moe_layers() const { return std::ranges::any_of(layers, &LayerSpec::is_moe); }

@@ -1,114 +1,119 @@
-// Parameter tensors of the Llama family. Sources, read in huggingface/transformers
-// (src/transformers/models/<family>/modeling_<family>.py) and Megatron-LM core_v0.16.1:
-//   qwen2, qwen2_moe  bias on q, k and v, none on the output; a [1, h] gate on the shared expert
-//   llama, qwen3      attention_bias puts a bias on all four projections; qwen3, gemma3: RMSNorm of
-//                     head_dim on q and on k
+// Parameter tensors of language models. Sources, read in huggingface/transformers
+// (src/transformers/models/<family>/modeling_<family>.py, version 5.17 where no other is named) and
+// Megatron-LM core_v0.16.1; what mixes tokens: mixer_parameters.cpp.
+//   qwen2_moe         a [1, h] gate on the shared expert
 //   gemma2, gemma3    norms before and after attention and before and after the FFN
-//   deepseek_v2, _v3  attention_bias: q_down (only with q-LoRA), kv_down and output; the up
-//                     projections and the plain query projection have none
+//   gpt_oss           biases of the router and of all products of experts
+//   nemotron_h        experts see tokens projected to moe_latent_size; the router and the shared
+//                     expert see them whole
+//   gemma4            experts beside a dense FFN: three norms more, a scale a channel of the
+//                     router's input and one an expert
+//   apertus           xIELU: alpha_p and alpha_n
+//   gemma3n           AltUp (Gemma3nTextAltUp), Laurel and embeddings of every layer
 //   MTP module        two input norms, projection 2h -> h, one layer like the last, one norm
 //                     (core/transformer/multi_token_prediction.py)
-// Letters: h hidden, a and k query and kv heads, d head dimension, f FFN width, E experts.
+// Letters: h hidden, f FFN width, E experts.
 #include "estimator/plan/parameters.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "estimator/plan/mixer_parameters.h"
 
 namespace shardplan {
 namespace {
 
-using Tensors = std::vector<ParameterTensor>;
-
-void add(Tensors& tensors, std::string name, std::int64_t elements, Sharding sharding) {
-  tensors.push_back({.name = std::move(name), .elements = elements, .sharding = sharding});
-}
-
-void add_linear(Tensors& tensors, std::string name, std::int64_t elements, Sharding sharding) {
-  add(tensors, std::move(name), elements, sharding);
-  tensors.back().is_linear = true;
-}
-
-// A LayerNorm has a bias beside its weight (GPT-2; Megatron-LM --normalization LayerNorm).
-void add_norm(Tensors& tensors, const ModelSpec& model, const std::string& name,
-              std::int64_t width) {
-  add(tensors, name, width, Sharding::kReplicated);
-  if (model.layer_norm) {
-    add(tensors, name + "_bias", width, Sharding::kReplicated);
-  }
-}
+using Tensors = ParameterTensors;
 
 // fc1 is gate and up together, [2f, h]; fc2 is the down projection, [h, f].
-void add_ffn(Tensors& tensors, const ModelSpec& model, const std::string& name, std::int64_t width,
-             Sharding sharding) {
+void add_ffn(Tensors& tensors, const ModelSpec& model, const std::string& name, std::int64_t hidden,
+             std::int64_t width, Sharding sharding) {
   const std::int64_t pieces = model.gated_ffn ? 2 : 1;
-  add_linear(tensors, name + ".fc1", pieces * model.hidden * width, sharding);
-  add_linear(tensors, name + ".fc2", model.hidden * width, sharding);
+  add_linear(tensors, name + ".fc1", pieces * hidden * width, sharding);
+  add_linear(tensors, name + ".fc2", hidden * width, sharding);
 }
 
-// GQA: 2*h*a*d + 2*h*k*d; biases a*d + 2*k*d; q and k norm d each.
-void add_gqa(Tensors& tensors, const ModelSpec& model) {
-  const std::int64_t h = model.hidden;
-  const std::int64_t query = model.num_heads * model.head_dim;
-  const std::int64_t key_value = 2 * model.num_kv_heads * model.head_dim;
-  tensors.push_back({.name = "attention.qkv",
-                     .elements = h * (query + key_value),
-                     .sharding = Sharding::kTp,
-                     .kv_elements = h * key_value,
-                     .is_linear = true});
-  if (model.qkv_bias) {
-    tensors.push_back({.name = "attention.qkv_bias",
-                       .elements = query + key_value,
-                       .sharding = Sharding::kTp,
-                       .kv_elements = key_value});
+void add_dense_ffn(Tensors& tensors, const ModelSpec& model, std::int64_t width) {
+  add_ffn(tensors, model, "ffn", model.hidden, width, Sharding::kTp);
+  if (model.ffn_bias) {
+    add_tensor(tensors, "ffn.fc1_bias", (model.gated_ffn ? 2 : 1) * width, Sharding::kTp);
+    add_tensor(tensors, "ffn.fc2_bias", model.hidden, Sharding::kReplicated);
   }
-  if (model.qk_norm) {
-    add_norm(tensors, model, "attention.q_norm", model.head_dim);
-    add_norm(tensors, model, "attention.k_norm", model.head_dim);
+  if (model.activation == Activation::kXielu) {
+    add_tensor(tensors, "ffn.activation", 2, Sharding::kReplicated);
   }
-  add_linear(tensors, "attention.output", query * h, Sharding::kTp);
 }
 
-// Down-projections and their norms are replicated (Megatron-LM gpt_layer_specs.py: TELinear,
-// "duplicated"), up-projections and output divided by tp.
-void add_mla(Tensors& tensors, const ModelSpec& model) {
-  const MlaSpec& mla = model.mla;
-  const std::int64_t h = model.hidden;
-  const std::int64_t a = model.num_heads;
-  const std::int64_t query = a * mla.qk_head_dim();
-  const std::int64_t kv_down = mla.kv_lora_rank + mla.qk_rope_head_dim;
-  if (mla.q_lora_rank == 0) {
-    add_linear(tensors, "attention.q", h * query, Sharding::kTp);
-  } else {
-    add_linear(tensors, "attention.q_down", h * mla.q_lora_rank, Sharding::kReplicated);
-    if (model.qkv_bias) {
-      add(tensors, "attention.q_down_bias", mla.q_lora_rank, Sharding::kReplicated);
-    }
-    add_norm(tensors, model, "attention.q_down_norm", mla.q_lora_rank);
-    add_linear(tensors, "attention.q_up", mla.q_lora_rank * query, Sharding::kTp);
+void add_experts(Tensors& tensors, const ModelSpec& model) {
+  const MoeSpec& moe = model.moe;
+  const std::int64_t input = moe.latent > 0 ? moe.latent : model.hidden;
+  add_ffn(tensors, model, "experts", input, moe.num_experts * moe.expert_ffn, Sharding::kExpert);
+  if (moe.biased_experts) {
+    const std::int64_t biases = (model.gated_ffn ? 2 : 1) * moe.expert_ffn + input;
+    add_tensor(tensors, "experts.biases", moe.num_experts * biases, Sharding::kExpert);
   }
-  add_linear(tensors, "attention.kv_down", h * kv_down, Sharding::kReplicated);
-  if (model.qkv_bias) {
-    add(tensors, "attention.kv_down_bias", kv_down, Sharding::kReplicated);
+  if (moe.latent > 0) {
+    add_linear(tensors, "experts.down_projection", model.hidden * moe.latent,
+               Sharding::kReplicated);
+    add_linear(tensors, "experts.up_projection", moe.latent * model.hidden, Sharding::kReplicated);
   }
-  add_norm(tensors, model, "attention.kv_down_norm", mla.kv_lora_rank);
-  add_linear(tensors, "attention.kv_up",
-             mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim), Sharding::kTp);
-  add_linear(tensors, "attention.output", a * mla.v_head_dim * h, Sharding::kTp);
 }
 
 void add_moe(Tensors& tensors, const ModelSpec& model) {
   const MoeSpec& moe = model.moe;
-  add(tensors, "router", model.hidden * moe.num_experts, Sharding::kReplicated);
+  add_tensor(tensors, "router", model.hidden * moe.num_experts, Sharding::kReplicated);
   if (moe.router_bias) {
-    add(tensors, "router_bias", moe.num_experts, Sharding::kReplicated);
+    add_tensor(tensors, "router_bias", moe.num_experts, Sharding::kReplicated);
   }
-  add_ffn(tensors, model, "experts", moe.num_experts * moe.expert_ffn, Sharding::kExpert);
+  if (moe.biased_router) {
+    add_tensor(tensors, "router.product_bias", moe.num_experts, Sharding::kReplicated);
+  }
+  add_experts(tensors, model);
   if (moe.shared_ffn > 0) {
-    add_ffn(tensors, model, "shared", moe.shared_ffn, Sharding::kTp);
+    add_ffn(tensors, model, "shared", model.hidden, moe.shared_ffn, Sharding::kTp);
   }
   if (moe.shared_gate) {
-    add(tensors, "shared.gate", model.hidden, Sharding::kReplicated);
+    add_tensor(tensors, "shared.gate", model.hidden, Sharding::kReplicated);
   }
+  if (moe.beside_dense) {
+    add_tensor(tensors, "router.scales", model.hidden + moe.num_experts, Sharding::kReplicated);
+    add_tensor(tensors, "experts.norms", 3 * model.hidden, Sharding::kReplicated);
+  }
+}
+
+// A gate and a projection back with a norm of its output.
+void add_per_layer_input(Tensors& tensors, const ModelSpec& model) {
+  const std::int64_t width = model.per_layer_embedding.width;
+  add_linear(tensors, "per_layer.gate", model.hidden * width, Sharding::kReplicated);
+  add_linear(tensors, "per_layer.projection", width * model.hidden, Sharding::kReplicated);
+  add_norm(tensors, model, "per_layer.norm", model.hidden);
+}
+
+// AltUp's router of n streams with coefficients of prediction, [n*n, n], and correction, [n, n];
+// Laurel's two projections and norm.
+void add_streams(Tensors& tensors, const ModelSpec& model) {
+  const std::int64_t n = model.residual_streams.count;
+  const std::int64_t h = model.hidden;
+  add_tensor(tensors, "streams.router", h * n + h, Sharding::kReplicated);
+  add_tensor(tensors, "streams.coefficients", n * n * n + n * n, Sharding::kReplicated);
+  add_tensor(tensors, "streams.scale", h, Sharding::kReplicated);
+  add_linear(tensors, "laurel", 2 * h * model.residual_streams.laurel_rank, Sharding::kReplicated);
+  add_norm(tensors, model, "laurel.norm", h);
+}
+
+// One table of all layers, and a projection of the token's embedding with a norm of each part.
+void add_per_layer_table(Tensors& tensors, const ModelSpec& model) {
+  const PerLayerEmbeddingSpec& embedding = model.per_layer_embedding;
+  const std::int64_t width = model.num_layers() * embedding.width;
+  add_tensor(tensors, "per_layer.embedding", embedding.vocab * width, Sharding::kReplicated);
+  add_linear(tensors, "per_layer.token_projection", model.hidden * width, Sharding::kReplicated);
+  add_norm(tensors, model, "per_layer.token_norm", embedding.width);
+}
+
+LayerSpec without_reach(LayerSpec layer) {
+  layer.attention_window = 0;
+  layer.attends_in_chunks = false;
+  layer.has_rotary = true;
+  return layer;
 }
 
 // Adds up whole tensors, of routed experts only `topk` of `num_experts`.
@@ -123,54 +128,86 @@ std::int64_t sum_active(const Tensors& tensors, std::int64_t topk, std::int64_t 
 }
 
 std::int64_t count_model(const ModelSpec& model, std::int64_t topk, std::int64_t num_experts) {
-  const std::int64_t num_moe = std::ranges::count(model.layers, true, &LayerSpec::is_moe);
   const auto sum = [&](const Tensors& tensors) { return sum_active(tensors, topk, num_experts); };
-  return num_moe * sum(layer_parameters(model, {.is_moe = true})) +
-         (model.num_layers() - num_moe) * sum(layer_parameters(model, {})) +
-         sum(embedding_parameters(model)) + sum(head_parameters(model));
+  std::int64_t elements = sum(embedding_parameters(model)) + sum(head_parameters(model));
+  const ParameterKinds kinds = parameter_kinds(model);
+  for (std::size_t kind = 0; kind < kinds.kinds.size(); ++kind) {
+    elements +=
+        std::ranges::count(kinds.of_layer, kind) * sum(layer_parameters(model, kinds.kinds[kind]));
+  }
+  return elements;
 }
 
 }  // namespace
 
+ParameterKinds parameter_kinds(const ModelSpec& model) {
+  ParameterKinds found;
+  for (const LayerSpec& of_model : model.layers) {
+    const LayerSpec layer = without_reach(of_model);
+    const auto same = std::ranges::find(found.kinds, layer);
+    found.of_layer.push_back(static_cast<std::size_t>(same - found.kinds.begin()));
+    if (same == found.kinds.end()) {
+      found.kinds.push_back(layer);
+    }
+  }
+  return found;
+}
+
+bool layers_vary(const ModelSpec& model) {
+  return std::ranges::any_of(model.layers, [&](const LayerSpec& layer) {
+    const auto first = std::ranges::find(model.layers, layer.is_moe, &LayerSpec::is_moe);
+    return without_reach(layer) != without_reach(*first);
+  });
+}
+
 std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t h = model.hidden;
+  const bool has_mixer = layer.mixer != MixerKind::kNone;
   Tensors tensors;
-  add_norm(tensors, model, "attention.norm", h);
-  if (model.is_mla()) {
-    add_mla(tensors, model);
-  } else {
-    add_gqa(tensors, model);
+  if (has_mixer) {
+    add_norm(tensors, model, "attention.norm", h);
+    add_mixer(tensors, model, layer);
   }
-  if (model.attention_output_bias) {
-    add(tensors, "attention.output_bias", h, Sharding::kReplicated);
+  if (layer.has_ffn && (model.norms_per_layer > 1 || !has_mixer)) {
+    add_norm(tensors, model, "ffn.norm", h);
   }
-  add_norm(tensors, model, "ffn.norm", h);
   if (model.norms_per_layer > 2) {
     add_norm(tensors, model, "post_norms", (model.norms_per_layer - 2) * h);
   }
-  if (layer.is_moe) {
+  if (layer.has_ffn && layer.is_moe) {
     add_moe(tensors, model);
-    return tensors;
   }
-  add_ffn(tensors, model, "ffn", model.ffn, Sharding::kTp);
-  if (model.ffn_bias) {
-    add(tensors, "ffn.fc1_bias", (model.gated_ffn ? 2 : 1) * model.ffn, Sharding::kTp);
-    add(tensors, "ffn.fc2_bias", h, Sharding::kReplicated);
+  if (layer.has_ffn && (!layer.is_moe || model.moe.beside_dense)) {
+    add_dense_ffn(tensors, model, model.ffn_of(layer));
+  }
+  if (model.per_layer_embedding.width > 0) {
+    add_per_layer_input(tensors, model);
+  }
+  if (model.residual_streams.count > 1) {
+    add_streams(tensors, model);
   }
   return tensors;
 }
 
 std::vector<ParameterTensor> table_parameters(const ModelSpec& model) {
   Tensors tensors;
-  add(tensors, "embedding", model.hidden * model.vocab, Sharding::kVocab);
+  add_tensor(tensors, "embedding", model.hidden * model.vocab, Sharding::kVocab);
   return tensors;
 }
 
 std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model) {
   Tensors tensors = table_parameters(model);
   if (model.learned_positions > 0) {
-    add(tensors, "embedding.positions", model.hidden * model.learned_positions,
-        Sharding::kReplicated);
+    add_tensor(tensors, "embedding.positions", model.hidden * model.learned_positions,
+               Sharding::kReplicated);
+  }
+  if (model.per_layer_embedding.width > 0) {
+    add_per_layer_table(tensors, model);
+  }
+  if (model.residual_streams.count > 1) {  // to every stream but the first, and back
+    add_linear(tensors, "streams.projections",
+               2 * (model.residual_streams.count - 1) * model.hidden * model.hidden,
+               Sharding::kReplicated);
   }
   return tensors;
 }
@@ -179,7 +216,10 @@ std::vector<ParameterTensor> head_parameters(const ModelSpec& model) {
   Tensors tensors;
   add_norm(tensors, model, "final_norm", model.hidden);
   if (!model.tied_embeddings) {
-    add(tensors, "head", model.hidden * model.vocab, Sharding::kVocab);
+    add_tensor(tensors, "head", model.hidden * model.vocab, Sharding::kVocab);
+  }
+  if (model.head_bias) {
+    add_tensor(tensors, "head_bias", model.vocab, Sharding::kVocab);
   }
   return tensors;
 }

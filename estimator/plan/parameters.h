@@ -1,34 +1,27 @@
 // Every parameter tensor of a model with its global shape and how it is sharded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "estimator/plan/job.h"
+#include "estimator/plan/parameter_tensor.h"
 
 namespace shardplan {
-
-enum class Sharding {
-  kReplicated,  // norms, router, output biases, MLA down-projections: a copy on every tp rank
-  kTp,          // divided by tp
-  kVocab,       // embedding and head: rows padded as the profile does it, then divided by tp
-  kExpert,      // divided by ep * etp
-};
-
-struct ParameterTensor {
-  std::string name;           // "attention.qkv"
-  std::int64_t elements = 0;  // of the whole model, one layer; vocabulary unpadded
-  Sharding sharding = Sharding::kReplicated;
-  std::int64_t kv_elements = 0;  // the part that belongs to key and value heads: where a profile
-                                 // replicates these, at least one head lies on every tp rank
-  bool is_linear = false;        // of a linear layer inside a block: multiplied in fp8 under fp8
-  friend bool operator==(const ParameterTensor&, const ParameterTensor&) = default;
-};
 
 inline bool is_dense_linear(const ParameterTensor& tensor) {
   return tensor.is_linear && tensor.sharding != Sharding::kExpert;
 }
+
+// Kinds of layers that differ in their parameters, whatever they attend to.
+struct ParameterKinds {
+  std::vector<LayerSpec> kinds;
+  std::vector<std::size_t> of_layer;  // index of `kinds`, by layer
+};
+ParameterKinds parameter_kinds(const ModelSpec& model);
+// Whether layers with experts, or those without, are of several such kinds.
+bool layers_vary(const ModelSpec& model);
 
 // Tensors of one transformer layer, of the embedding, of the head (final norm, head matrix unless
 // tied and on the same stage), and of one multi-token-prediction module.

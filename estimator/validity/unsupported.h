@@ -72,6 +72,22 @@ inline constexpr ValidityRule kOnlyValues = {
                               value_text(value_in<field>(job, plan)), modelled);
         }};
 
+// A part of the model for which the framework has no piece (FrameworkLayout::model_parts).
+inline constexpr ValidityRule kKnownModelParts = {
+    .name = "unsupported: model.layers",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return missing_part(job.model, job.profile.layout.model_parts).has_value();
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          const ModelPart part = *missing_part(job.model, job.profile.layout.model_parts);
+          return not_modelled(job, "model.layers",
+                              std::string(name_of(part)) + " (" + job.model.family + ")",
+                              "models without");
+        }};
+
 inline constexpr ValidityRule kTrainsAll = {
     .name = "unsupported: trained",
     .reads = {},

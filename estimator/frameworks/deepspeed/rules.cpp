@@ -140,6 +140,7 @@ constexpr ValidityRule kTrainedOfOneType = {
 constexpr std::array kDeepspeedRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero123,
     kPlainOnly,
     kBf16OrFp16,

@@ -94,6 +94,7 @@ constexpr ValidityRule kLayersByPp = {
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero,
     kPlainOr1F1B,
     kBf16Fp16OrFp8,

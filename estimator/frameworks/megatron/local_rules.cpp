@@ -50,6 +50,7 @@ constexpr ValidityRule kLocalRecompute = {
 constexpr std::array kLocalRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kLocalZero,
     kPlainOr1F1B,
     kLocalPrecision,

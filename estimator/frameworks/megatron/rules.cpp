@@ -169,6 +169,7 @@ OptionWidths option_widths(const Job& job) {
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero,
     kPlainOr1F1B,
     kBf16Fp16OrFp8,

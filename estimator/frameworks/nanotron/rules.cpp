@@ -69,6 +69,7 @@ constexpr ValidityRule kLossOnLastStage = {
 constexpr std::array kNanotronRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero01,
     kPlain1F1BOrGpipe,
     kBf16,

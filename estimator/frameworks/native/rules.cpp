@@ -214,6 +214,7 @@ constexpr ValidityRule kFp8Products = {
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero,
     kSchedule,
     kPrecision,

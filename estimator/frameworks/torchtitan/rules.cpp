@@ -208,6 +208,7 @@ constexpr ValidityRule kInnerChunksHaveLayers = {
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero,
     kSchedule,
     kPrecision,

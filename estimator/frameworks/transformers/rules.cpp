@@ -253,6 +253,7 @@ constexpr ValidityRule kScaledGradients = {
 constexpr std::array kTransformersRules = {
     kSizesPositive,
     // modelled
+    kKnownModelParts,
     kZero023,
     kPlainOnly,
     kHalfOrFp32,
