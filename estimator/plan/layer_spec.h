@@ -8,8 +8,10 @@
 namespace shardplan {
 
 enum class AttentionKind {
-  kGqa,  // multi-head and grouped-query attention: num_kv_heads <= num_heads
-  kMla,  // multi-head latent attention (DeepSeek-V2/V3)
+  kGqa,        // multi-head and grouped-query attention: num_kv_heads <= num_heads
+  kMla,        // multi-head latent attention (DeepSeek-V2/V3)
+  kSharedKey,  // one head that is key and value of all queries, within a window and beside it
+               // tokens summed up (deepseek_v4)
 };
 
 // What mixes the tokens of a layer.
@@ -67,10 +69,12 @@ struct LayerSpec {
   bool has_ffn = true;            // false: the layer is its mixer alone (nemotron_h)
   bool has_rotary = true;         // of attention; false: it knows no positions
   bool has_sinks = false;         // one trained score a head beside those of the keys (gpt_oss)
+  std::int64_t compression = 0;   // kSharedKey: tokens summed up to one; 0: the window alone
   bool has_indexer = false;       // chooses the keys that attention sees (ModelSpec::indexer)
   KeyValueSource key_values = KeyValueSource::kOwn;
-  std::int64_t ffn = 0;       // width of its dense FFN; 0: ModelSpec::ffn
-  AttentionHeads heads = {};  // all 0: the model's
+  bool routes_by_hash = false;  // a table says the experts of a token, the router their weights
+  std::int64_t ffn = 0;         // width of its dense FFN; 0: ModelSpec::ffn
+  AttentionHeads heads = {};    // all 0: the model's
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
@@ -83,6 +87,13 @@ struct MlaSpec {
   std::int64_t v_head_dim = 0;
 
   std::int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
+};
+
+// Low ranks of queries and of outputs, these by group of heads; used by models with kSharedKey.
+struct SharedKeySpec {
+  std::int64_t q_lora_rank = 0;
+  std::int64_t output_groups = 0;
+  std::int64_t output_rank = 0;  // of each group
 };
 
 // A small attention that scores all keys and leaves `topk` of them to the layer's own; used by
@@ -154,9 +165,11 @@ struct PerLayerEmbeddingSpec {
   std::int64_t width = 0;
 };
 
-// Copies of the residual stream that layers predict and correct (gemma3n's AltUp); 1: none.
+// Copies of the residual stream that layers predict and correct (gemma3n's AltUp) or mix (the
+// hyper-connections of deepseek_v4); 1: none.
 struct ResidualStreamsSpec {
   std::int64_t count = 1;
+  bool are_hyper_connections = false;
   std::int64_t laurel_rank = 0;  // of a low-rank branch beside attention
 };
 

@@ -41,11 +41,16 @@ std::int64_t key_value_width(const AttentionHeads& heads, KeyValueSource source)
 
 void add_head_norms(Tensors& tensors, const ModelSpec& model, const LayerSpec& layer) {
   const AttentionHeads heads = model.heads_of(layer);
-  const std::int64_t of_all = model.norms_all_heads ? heads.num_heads : 1;
-  const std::int64_t of_all_keys = model.norms_all_heads ? heads.num_kv_heads : 1;
-  add_norm(tensors, model, "attention.q_norm", of_all * heads.qk_head_dim);
+  const auto add = [&](const std::string& name, std::int64_t num_heads) {
+    const std::int64_t width = (model.norms_all_heads ? num_heads : 1) * heads.qk_head_dim;
+    if (model.qk_norm_bias) {
+      return add_norm(tensors, model, name, width);
+    }
+    add_tensor(tensors, name, width, Sharding::kReplicated);
+  };
+  add("attention.q_norm", heads.num_heads);
   if (layer.key_values != KeyValueSource::kEarlierLayer) {
-    add_norm(tensors, model, "attention.k_norm", of_all_keys * heads.qk_head_dim);
+    add("attention.k_norm", heads.num_kv_heads);
   }
 }
 
@@ -106,6 +111,48 @@ void add_mla(Tensors& tensors, const ModelSpec& model) {
   add_linear(tensors, "attention.kv_up",
              mla.kv_lora_rank * a * (mla.qk_nope_head_dim + mla.v_head_dim), Sharding::kTp);
   add_output(tensors, model, a * mla.v_head_dim);
+}
+
+// DeepseekV4Attention: queries through a low rank; outputs of each group of heads through another,
+// and these together to the hidden width.
+void add_shared_key(Tensors& tensors, const ModelSpec& model, const LayerSpec& layer) {
+  const SharedKeySpec& shared = model.shared_key;
+  const std::int64_t h = model.hidden;
+  const std::int64_t d = model.head_dim;
+  const std::int64_t query = model.num_heads * d;
+  add_linear(tensors, "attention.q_down", h * shared.q_lora_rank, Sharding::kReplicated);
+  add_norm(tensors, model, "attention.q_down_norm", shared.q_lora_rank);
+  add_linear(tensors, "attention.q_up", shared.q_lora_rank * query, Sharding::kTp);
+  add_linear(tensors, "attention.kv", h * d, Sharding::kReplicated);
+  add_norm(tensors, model, "attention.kv_norm", d);
+  if (layer.has_sinks) {
+    add_tensor(tensors, "attention.sinks", model.num_heads, Sharding::kTp);
+  }
+  add_linear(tensors, "attention.output_down", shared.output_rank * query, Sharding::kTp);
+  add_linear(tensors, "attention.output", shared.output_groups * shared.output_rank * h,
+             Sharding::kTp);
+}
+
+// Products for what is summed up and for its weights, biases by place and a norm; those that an
+// indexer chooses from overlap, and are twice as wide.
+void add_compressor(Tensors& tensors, const std::string& name, const ModelSpec& model,
+                    const LayerSpec& layer, std::int64_t width) {
+  const std::int64_t summed = (layer.has_indexer ? 2 : 1) * width;
+  add_linear(tensors, name, 2 * model.hidden * summed, Sharding::kReplicated);
+  add_tensor(tensors, name + "_positions", layer.compression * summed, Sharding::kReplicated);
+  add_norm(tensors, model, name + "_norm", width);
+}
+
+void add_compressed_keys(Tensors& tensors, const ModelSpec& model, const LayerSpec& layer) {
+  const IndexerSpec& indexer = model.indexer;
+  add_compressor(tensors, "compressor", model, layer, model.head_dim);
+  if (layer.has_indexer) {
+    add_compressor(tensors, "indexer.compressor", model, layer, indexer.head_dim);
+    add_linear(tensors, "indexer.query",
+               model.shared_key.q_lora_rank * indexer.num_heads * indexer.head_dim,
+               Sharding::kReplicated);
+    add_linear(tensors, "indexer.weights", model.hidden * indexer.num_heads, Sharding::kReplicated);
+  }
 }
 
 // Under latent attention queries come from the compressed queries and heads have weights.
@@ -217,10 +264,15 @@ void add_short_convolution(Tensors& tensors, const ModelSpec& model) {
 }
 
 void add_attention(Tensors& tensors, const ModelSpec& model, const LayerSpec& layer) {
-  if (model.is_mla()) {
-    add_mla(tensors, model);
-  } else {
-    add_gqa(tensors, model, layer);
+  switch (model.attention) {
+    case AttentionKind::kGqa: add_gqa(tensors, model, layer); break;
+    case AttentionKind::kMla: add_mla(tensors, model); break;
+    case AttentionKind::kSharedKey:
+      add_shared_key(tensors, model, layer);
+      if (layer.compression > 0) {
+        add_compressed_keys(tensors, model, layer);
+      }
+      return;
   }
   if (layer.has_indexer) {
     add_indexer(tensors, model);

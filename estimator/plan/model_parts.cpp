@@ -69,6 +69,10 @@ constexpr std::array<NamedPart, kNumModelParts> kParts = {{
              return layer.mixer == MixerKind::kNone || !layer.has_ffn;
            });
          }},
+    {.part = ModelPart::kSharedKey,
+     .name = "one key head that is its value, too",
+     .is_needed =
+         [](const ModelSpec& model) { return model.attention == AttentionKind::kSharedKey; }},
     {.part = ModelPart::kIndexer,
      .name = "attention to keys that an indexer chooses",
      .is_needed = has_layer_with<&LayerSpec::has_indexer>},
@@ -103,7 +107,13 @@ constexpr std::array<NamedPart, kNumModelParts> kParts = {{
      .is_needed = [](const ModelSpec& model) { return model.parallel_ffn; }},
     {.part = ModelPart::kNormsWithoutBias,
      .name = "LayerNorms without bias",
-     .is_needed = [](const ModelSpec& model) { return model.layer_norm && !model.norm_bias; }},
+     .is_needed =
+         [](const ModelSpec& model) {
+           return model.layer_norm && !(model.norm_bias && model.qk_norm_bias);
+         }},
+    {.part = ModelPart::kNormsWithoutWeights,
+     .name = "norms without weights",
+     .is_needed = [](const ModelSpec& model) { return !model.norm_weights; }},
     {.part = ModelPart::kFfnByLayer,
      .name = "FFN widths that differ by layer",
      .is_needed =

@@ -21,6 +21,7 @@ enum class ModelPart {
   kShortConvolution,
   kParallelMixers,
   kSingleParts,
+  kSharedKey,
   kIndexer,
   kSinks,
   kAttentionGate,
@@ -31,6 +32,7 @@ enum class ModelPart {
   kNormsAfter,
   kParallelFfn,
   kNormsWithoutBias,
+  kNormsWithoutWeights,
   kFfnByLayer,
   kReluSquared,
   kRelu,
@@ -44,7 +46,7 @@ enum class ModelPart {
   kPerLayerEmbedding,
   kResidualStreams,
 };
-inline constexpr int kNumModelParts = 30;
+inline constexpr int kNumModelParts = 32;
 
 class ModelParts {
  public:

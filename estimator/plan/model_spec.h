@@ -35,6 +35,8 @@ struct ModelSpec {
   bool caps_scores = false;            // likewise of attention
   bool layer_norm = false;             // LayerNorm with weight and bias; else RMSNorm with weight
   bool norm_bias = true;               // false: LayerNorms have no bias (Cohere)
+  bool qk_norm_bias = true;            // false: those of queries and keys have none (StableLM 2)
+  bool norm_weights = true;            // false: norms have no parameters (OLMo of 2024)
   std::int64_t learned_positions = 0;  // rows of a learned position table (GPT-2); 0: rotary
   // 4 in Gemma 2 and 3 (also after attention and after the FFN); 1 where attention and FFN read the
   // same normalised input (parallel_ffn), and where a layer has but one of them (Nemotron-H).
@@ -43,6 +45,7 @@ struct ModelSpec {
   bool parallel_ffn = false;  // attention and FFN read the layer's input and are added together
   AttentionKind attention = AttentionKind::kGqa;
   MlaSpec mla;
+  SharedKeySpec shared_key;
   IndexerSpec indexer;
   DeltaSpec delta;
   MambaSpec mamba;

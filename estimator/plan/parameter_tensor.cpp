@@ -16,9 +16,12 @@ void add_linear(ParameterTensors& tensors, std::string name, std::int64_t elemen
 }
 
 // A LayerNorm has a bias beside its weight (GPT-2; Megatron-LM --normalization LayerNorm), but
-// Cohere's.
+// Cohere's; OLMo's have neither.
 void add_norm(ParameterTensors& tensors, const ModelSpec& model, const std::string& name,
               std::int64_t width) {
+  if (!model.norm_weights) {
+    return;
+  }
   add_tensor(tensors, name, width, Sharding::kReplicated);
   if (model.layer_norm && model.norm_bias) {
     add_tensor(tensors, name + "_bias", width, Sharding::kReplicated);

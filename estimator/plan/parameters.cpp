@@ -10,6 +10,8 @@
 //                     router's input and one an expert
 //   apertus           xIELU: alpha_p and alpha_n
 //   gemma3n           AltUp (Gemma3nTextAltUp), Laurel and embeddings of every layer
+//   deepseek_v4       hyper-connections, and a last one before the head; a router for weights alone
+//                     where a table chooses experts
 //   MTP module        two input norms, projection 2h -> h, one layer like the last, one norm
 //                     (core/transformer/multi_token_prediction.py)
 // Letters: h hidden, f FFN width, E experts.
@@ -58,10 +60,10 @@ void add_experts(Tensors& tensors, const ModelSpec& model) {
   }
 }
 
-void add_moe(Tensors& tensors, const ModelSpec& model) {
+void add_moe(Tensors& tensors, const ModelSpec& model, const LayerSpec& layer) {
   const MoeSpec& moe = model.moe;
   add_tensor(tensors, "router", model.hidden * moe.num_experts, Sharding::kReplicated);
-  if (moe.router_bias) {
+  if (moe.router_bias && !layer.routes_by_hash) {
     add_tensor(tensors, "router_bias", moe.num_experts, Sharding::kReplicated);
   }
   if (moe.biased_router) {
@@ -88,11 +90,21 @@ void add_per_layer_input(Tensors& tensors, const ModelSpec& model) {
   add_norm(tensors, model, "per_layer.norm", model.hidden);
 }
 
+// The two of a layer: weights [n*(n+2), n*h] with biases, and three scales.
+std::int64_t hyper_connection_elements(const ModelSpec& model) {
+  const std::int64_t n = model.residual_streams.count;
+  return n * (n + 2) * (n * model.hidden + 1) + 3;
+}
+
 // AltUp's router of n streams with coefficients of prediction, [n*n, n], and correction, [n, n];
 // Laurel's two projections and norm.
 void add_streams(Tensors& tensors, const ModelSpec& model) {
   const std::int64_t n = model.residual_streams.count;
   const std::int64_t h = model.hidden;
+  if (model.residual_streams.are_hyper_connections) {
+    return add_tensor(tensors, "hyper_connections", 2 * hyper_connection_elements(model),
+                      Sharding::kReplicated);
+  }
   add_tensor(tensors, "streams.router", h * n + h, Sharding::kReplicated);
   add_tensor(tensors, "streams.coefficients", n * n * n + n * n, Sharding::kReplicated);
   add_tensor(tensors, "streams.scale", h, Sharding::kReplicated);
@@ -175,7 +187,7 @@ std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const Laye
     add_norm(tensors, model, "post_norms", (model.norms_per_layer - 2) * h);
   }
   if (layer.has_ffn && layer.is_moe) {
-    add_moe(tensors, model);
+    add_moe(tensors, model, layer);
   }
   if (layer.has_ffn && (!layer.is_moe || model.moe.beside_dense)) {
     add_dense_ffn(tensors, model, model.ffn_of(layer));
@@ -204,10 +216,10 @@ std::vector<ParameterTensor> embedding_parameters(const ModelSpec& model) {
   if (model.per_layer_embedding.width > 0) {
     add_per_layer_table(tensors, model);
   }
-  if (model.residual_streams.count > 1) {  // to every stream but the first, and back
+  const ResidualStreamsSpec& streams = model.residual_streams;
+  if (streams.count > 1 && !streams.are_hyper_connections) {  // to every stream but one, and back
     add_linear(tensors, "streams.projections",
-               2 * (model.residual_streams.count - 1) * model.hidden * model.hidden,
-               Sharding::kReplicated);
+               2 * (streams.count - 1) * model.hidden * model.hidden, Sharding::kReplicated);
   }
   return tensors;
 }
@@ -217,6 +229,11 @@ std::vector<ParameterTensor> head_parameters(const ModelSpec& model) {
   add_norm(tensors, model, "final_norm", model.hidden);
   if (!model.tied_embeddings) {
     add_tensor(tensors, "head", model.hidden * model.vocab, Sharding::kVocab);
+  }
+  const std::int64_t n = model.residual_streams.count;
+  if (n > 1 && model.residual_streams.are_hyper_connections) {  // weights of the streams' sum
+    add_tensor(tensors, "head.hyper_connection", n * n * model.hidden + n + 1,
+               Sharding::kReplicated);
   }
   if (model.head_bias) {
     add_tensor(tensors, "head_bias", model.vocab, Sharding::kVocab);
