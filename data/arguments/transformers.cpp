@@ -153,7 +153,8 @@ void read_types(const TrainerFile& trainer, bool is_sharded, RunReading& run,
 }
 
 // LLaMA-Factory's is not reentrant under FSDP2 (model/model_utils/checkpointing.py), and what
-// accelerate wraps never is.
+// accelerate wraps never is; up to 1.14 (whose groups of FSDP2 end otherwise) it wraps parts of
+// layers.
 void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& run,
                       const Library& library) {
   const RunArguments& arguments = trainer.arguments;
@@ -164,6 +165,10 @@ void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& r
   }
   if (is_on(arguments, "fsdp_config.activation_checkpointing")) {
     is_reentrant = false;
+    if (run.plan.zero > 0 && run.job.profile.fsdp_version == 2 &&
+        trainer.defaults.fsdp_ends != "tail_with_head") {
+      want(run, "checkpoints_layer_parts", "true", library);
+    }
   }
   if (run.plan.recompute.granularity == RecomputeGranularity::kFull) {
     want(run, "reentrant_checkpoint", is_reentrant ? "true" : "false", library);

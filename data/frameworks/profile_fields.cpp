@@ -74,6 +74,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"weights_dtype", &FrameworkProfile::weights_dtype},
     {"autocast", &FrameworkProfile::autocast},
     {"reentrant_checkpoint", &FrameworkProfile::reentrant_checkpoint},
+    {"checkpoints_layer_parts", &FrameworkProfile::checkpoints_layer_parts},
     {"fsdp_version", &FrameworkProfile::fsdp_version},
     {"fsdp_upcast", &FrameworkProfile::fsdp_upcast},
     {"fsdp_ends", &FrameworkProfile::fsdp_ends},

@@ -105,6 +105,7 @@ void read_attention(ConfigReading& reading) {
   reading.model.attention = reading.family.attention;
   switch (reading.family.attention) {
     case AttentionKind::kMla: read_latent_attention(reading); return;
+    case AttentionKind::kSharedKey:
     case AttentionKind::kGqa:
       read_kv_heads(reading);
       read_head_dim(reading);

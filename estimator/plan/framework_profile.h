@@ -323,6 +323,7 @@ struct FrameworkProfile {
   DType weights_dtype = DType::kBf16;  // transformers, as what follows: as the model is loaded
   bool autocast = true;                // products of mixed precision; else weights' own type
   bool reentrant_checkpoint = false;   // torch.utils.checkpoint with use_reentrant
+  bool checkpoints_layer_parts = false;  // norms, attention and FFN each; else whole layers
   std::int64_t fsdp_version = 2;       // 1: FullyShardedDataParallel, 2: fully_shard
   FsdpUpcast fsdp_upcast = FsdpUpcast::kTrained;
   FsdpEnds fsdp_ends = FsdpEnds::kTailWithHead;

@@ -203,17 +203,15 @@ Plan RandomJobs::plan(const Job& job) {
 // torchtitan's only model here, and the choices of a plan that it leaves.
 void RandomJobs::make_llama3(Job& job) {
   const ModelSpec drawn = job.model;
-  job.model = {.name = drawn.name,
-               .family = drawn.family,
-               .hidden = drawn.num_heads * drawn.head_dim,
-               .ffn = drawn.ffn,
-               .vocab = drawn.vocab,
-               .num_heads = drawn.num_heads,
-               .num_kv_heads = drawn.num_kv_heads,
-               .head_dim = drawn.head_dim,
-               .mla = {},
-               .moe = {},
-               .layers = {}};
+  job.model = {};
+  job.model.name = drawn.name;
+  job.model.family = drawn.family;
+  job.model.hidden = drawn.num_heads * drawn.head_dim;
+  job.model.ffn = drawn.ffn;
+  job.model.vocab = drawn.vocab;
+  job.model.num_heads = drawn.num_heads;
+  job.model.num_kv_heads = drawn.num_kv_heads;
+  job.model.head_dim = drawn.head_dim;
   job.model.layers.resize(drawn.layers.size());
   job.profile.compile = chance(0.3);
   job.profile.reshard_after_forward =

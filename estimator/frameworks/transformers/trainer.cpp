@@ -34,10 +34,7 @@ std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan
   if (data_parallel_size(job, plan) > 1) {
     // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
     const bool finds_unused = plan.recompute.granularity == RecomputeGranularity::kNone;
-    // Moments in managed memory come to the GPU page by page in the first step.
-    const bool is_first_step_long = is_paged(job.optimizer);
-    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view,
-                                          is_first_step_long);
+    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
   }
   return std::make_unique<Holder>(graph);
 }

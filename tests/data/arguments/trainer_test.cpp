@@ -210,6 +210,15 @@ TEST_CASE("FSDP is stage 3, or 2 where weights stay gathered, of the version tha
   const RunReading axolotl = read(TrainerProject::kAxolotl, {{"fsdp_config.version", "2"}});
   CHECK(axolotl.plan.zero == 3);
   CHECK(axolotl.job.profile.fsdp_ends == FsdpEnds::kRoot);
+  const auto parts = [](TrainerProject project, const char* version) {
+    return read(project, {{"fsdp", "full_shard"},
+                          {"fsdp_config.activation_checkpointing", "true"},
+                          {"fsdp_config.version", version}})
+        .job.profile.checkpoints_layer_parts;
+  };
+  CHECK(parts(TrainerProject::kAxolotl, "2"));
+  CHECK_FALSE(parts(TrainerProject::kAxolotl, "1"));
+  CHECK_FALSE(parts(TrainerProject::kTrl, "2"));
   const RunReading factory = read(TrainerProject::kFactory, {{"fsdp", "full_shard"}});
   CHECK(factory.job.profile.fsdp_upcast == FsdpUpcast::kAll);
   CHECK_FALSE(factory.job.profile.reentrant_checkpoint);

@@ -24,12 +24,8 @@ void Holder::load(eager::Parameter& parameter, const eager::Label& label, const 
   }
 }
 
-DataParallel::DataParallel(eager::Graph& graph, bool finds_unused, bool are_views,
-                           bool is_first_step_long)
-    : Holder(graph),
-      finds_unused_(finds_unused),
-      are_views_(are_views),
-      is_first_step_long_(is_first_step_long) {}
+DataParallel::DataParallel(eager::Graph& graph, bool finds_unused, bool are_views)
+    : Holder(graph), finds_unused_(finds_unused), are_views_(are_views) {}
 
 // One tensor for each parameter stands for the buckets, whose number changes no sum.
 void DataParallel::make_buckets() {
@@ -48,18 +44,12 @@ void DataParallel::begin_microbatch(bool syncs) {
   syncs_ = syncs;
   if (has_reduced_ && !has_rebuilt_ && !finds_unused_) {
     has_rebuilt_ = true;
-    old_ = std::exchange(buckets_, {});
-    if (is_first_step_long_) {
-      old_.clear();
-    }
+    buckets_.clear();
     make_buckets();
   }
 }
 
 void DataParallel::took(eager::Parameter& parameter) {
-  if (syncs_) {
-    old_.clear();
-  }
   if (are_views_) {
     parameter.gradient.storage = nullptr;
   }

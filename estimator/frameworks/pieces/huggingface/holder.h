@@ -75,14 +75,14 @@ class Holder {
 // first forward pass behind a reduction makes them anew in the order in which gradients came.
 // NCCL's process group holds what it reduces until a collective is begun after its watchdog, which
 // looks every 0.1 s, has seen the reduction end. The next collective is the sum of the tokens of
-// the second step, and the one behind it that step's reduction: an optimizer whose first step takes
-// longer lets the old buckets go at the former, others at the latter. Sources:
+// the second step, by when the old buckets are free: the first step of an optimizer, which loads
+// its kernels, takes longer than that but in models of a few layers of a thousand columns. Sources:
 // torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp, ProcessGroupNCCL.cpp
 // (shelvesToUnstash_) of PyTorch 2.11; transformers trainer.py get_batch_samples; the allocator's
-// history on two H200.
+// history and peaks of whole trainings on two H200.
 class DataParallel final : public Holder {
  public:
-  DataParallel(eager::Graph& graph, bool finds_unused, bool are_views, bool is_first_step_long);
+  DataParallel(eager::Graph& graph, bool finds_unused, bool are_views);
 
   void wrap(const std::vector<eager::Parameter*>& trained) override;
   void begin_microbatch(bool syncs) override;
@@ -97,9 +97,8 @@ class DataParallel final : public Holder {
 
   const bool finds_unused_;
   const bool are_views_;  // gradients are views of the buckets
-  const bool is_first_step_long_;
   std::vector<eager::Parameter*> trained_;
-  eager::Tensors buckets_, old_;
+  eager::Tensors buckets_;
   bool syncs_ = true;
   bool has_reduced_ = false;
   bool has_rebuilt_ = false;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
@@ -208,21 +209,32 @@ Tensor added(const LayerRun& run, const Tensor& residual, Tensor output) {
   return eager::add(run.graph, residual, output);
 }
 
+// A module right below the layer.
+Tensor part(const LayerRun& run, const Tensor& input, const eager::CheckpointedFunction& function) {
+  return run.checkpoints_parts() ? eager::checkpoint(run.graph, input, function) : function(input);
+}
+
 Tensor layer_output(const LayerRun& run, Layer& layer, std::size_t place,
                     const SharedByLayer& shared, const Tensor& input) {
   const InRow row(run.graph.tape, kResidualRow);
   const bool has_four_norms = run.job.model.norms_per_layer > 2;
-  Tensor hidden = apply_norm(run, layer.attention_norm, input);
-  hidden = attention(run, layer, place, shared.of(run.job.model.layers[place]), hidden);
+  const auto norm = [&run](Norm& each, const Tensor& of) {
+    return part(run, of, [&run, &each](const Tensor& x) { return apply_norm(run, each, x); });
+  };
+  const Shared& of_kind = shared.of(run.job.model.layers[place]);
+  Tensor hidden = norm(layer.attention_norm, input);
+  hidden = part(run, hidden, [&run, &layer, place, &of_kind](const Tensor& x) {
+    return attention(run, layer, place, of_kind, x);
+  });
   if (has_four_norms) {
-    hidden = apply_norm(run, layer.after_attention, hidden);
+    hidden = norm(layer.after_attention, hidden);
   }
   hidden = added(run, input, hidden);
   const Tensor residual = hidden;
-  hidden = apply_norm(run, layer.ffn_norm, hidden);
-  hidden = ffn(run, layer, hidden);
+  hidden = norm(layer.ffn_norm, hidden);
+  hidden = part(run, hidden, [&run, &layer](const Tensor& x) { return ffn(run, layer, x); });
   if (has_four_norms) {
-    hidden = apply_norm(run, layer.after_ffn, hidden);
+    hidden = norm(layer.after_ffn, hidden);
   }
   return added(run, residual, hidden);
 }

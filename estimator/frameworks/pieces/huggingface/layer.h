@@ -46,7 +46,11 @@ struct LayerRun {
   const Job& job;
   const ModelClass& family;
   Sizes sizes;
+  bool recomputes = false;
 
+  // accelerate's checkpoints up to 1.14 (utils/fsdp_utils.py fsdp2_apply_ac).
+  bool checkpoints_parts() const { return recomputes && job.profile.checkpoints_layer_parts; }
+  bool checkpoints_layer() const { return recomputes && !job.profile.checkpoints_layer_parts; }
   bool uses_liger() const {
     return job.profile.liger_kernel != LigerKernel::kOff && family.liger != LigerUse::kNone;
   }

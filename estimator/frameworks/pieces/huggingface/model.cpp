@@ -34,11 +34,14 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
       job_(job),
       class_(class_of(job.model)),
       sizes_(sizes_of(job, plan)),
-      run_{.graph = graph, .job = job, .family = class_, .sizes = sizes_} {
+      run_{.graph = graph,
+           .job = job,
+           .family = class_,
+           .sizes = sizes_,
+           .recomputes = plan.recompute.granularity == RecomputeGranularity::kFull} {
   weights_ = job.profile.weights_dtype;
   compute_ = compute_dtype(plan);
   ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
-  recomputes_ = plan.recompute.granularity == RecomputeGranularity::kFull;
   trains_all_ = job.adapters.rank == 0;
   layers_.resize(job.model.layers.size());
 }
@@ -255,7 +258,7 @@ Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
   const auto run = [this, index](const Tensor& x) {
     return layer_forward(run_, layers_[index], index, shared_, x);
   };
-  const bool is_reentrant = recomputes_ && job_.profile.reentrant_checkpoint;
+  const bool is_reentrant = run_.recomputes && job_.profile.reentrant_checkpoint;
   if (is_reentrant && holder_.is_within_checkpoints()) {
     return eager::reentrant_checkpoint(graph_, input, [this, group, run](const Tensor& x) {
       return holder_.leave(group, run(holder_.enter(group, x)));
@@ -264,16 +267,16 @@ Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
   Tensor output;
   {
     const Tensor entered = holder_.enter(group, input);
-    output = is_reentrant  ? eager::reentrant_checkpoint(graph_, entered, run)
-             : recomputes_ ? eager::checkpoint(graph_, entered, run)
-                           : run(entered);
+    output = is_reentrant               ? eager::reentrant_checkpoint(graph_, entered, run)
+             : run_.checkpoints_layer() ? eager::checkpoint(graph_, entered, run)
+                                        : run(entered);
   }
   return holder_.leave(group, output);
 }
 
-// enable_input_require_grads.
+// enable_input_require_grads, for the model's own checkpoints.
 Tensor CausalLm::with_gradient(const Tensor& hidden) {
-  const bool asks = recomputes_ && !trains_all_ && !hidden.requires_grad();
+  const bool asks = run_.checkpoints_layer() && !trains_all_ && !hidden.requires_grad();
   return asks ? graph_.make_leaf(hidden, [](const Tensor&) {}) : hidden;
 }
 
@@ -296,7 +299,7 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
                              {.table = table_.data.dtype, .norms = ends_});
   for (std::size_t i = 0; i < layers_.size(); ++i) { hidden = layer_output(i, hidden); }
   hidden = apply_norm(run_, final_norm_, holder_.enter({kFinalNorm}, hidden));
-  if (!recomputes_) {
+  if (!run_.recomputes) {
     drop_shared();
   }
   return hidden;

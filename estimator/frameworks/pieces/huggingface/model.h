@@ -67,7 +67,6 @@ class CausalLm {
   DType weights_ = DType::kBf16;
   DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
-  bool recomputes_ = false;
   bool trains_all_ = true;
   eager::Parameter table_;
   eager::Parameter head_;                   // where it is not the table

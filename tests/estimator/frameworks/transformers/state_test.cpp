@@ -141,20 +141,12 @@ TEST_CASE("under FSDP2 microbatches before the last leave their gradients whole"
   }
 }
 
-// Old buckets stay beside new ones through the second step's forward pass, unless the first step
-// of the optimizer takes longer than NCCL's watchdog sleeps.
-TEST_CASE("DDP makes its buckets anew where it looks for no unused parameters") {
+// The second step makes new buckets, by when the process group has let the old ones go.
+TEST_CASE("DDP has its buckets once, also where it makes them anew") {
   Plan plan = trainer_plan(0);
   plan.recompute = {.granularity = RecomputeGranularity::kFull, .num_layers = 1};
-  const auto at_loss = [&](OptimizerKind optimizer) {
-    Job job = small_trainer_job(2);
-    job.optimizer = optimizer;
-    return peak_of(job, plan, MomentKind::kLossForward);
-  };
-  // Two moments in fp32 of five norms, which are too small for managed memory.
-  const std::int64_t moments = 5 * 2 * 4 * 512;
-  CHECK(at_loss(OptimizerKind::kSgd) - at_loss(OptimizerKind::kPagedAdamW) ==
-        2 * kSmallModel - moments);
+  const Job job = small_trainer_job(2);
+  CHECK(most_bytes(job, plan, MomentKind::kLossForward, "ddp.buckets") == 2 * kSmallModel);
 }
 
 TEST_CASE("FSDP2 shards 4-bit weights in bf16, leaves them whole in bytes, and casts no adapters") {
@@ -216,6 +208,23 @@ TEST_CASE("FSDP2 gathers one layer at a time, whichever way layers are recompute
     job.profile.reentrant_checkpoint = is_reentrant;
     CHECK(most_bytes(job, plan, MomentKind::kBackward, "parameters.gathered") == 2 * kSmallLayer);
   }
+}
+
+// Of a layer each of two norms, attention and FFN keeps what it reads, 64 x 512 bf16 of the stream
+// or of a norm; the layer as a whole keeps one of them.
+TEST_CASE("parts of layers that are checkpointed keep an input each") {
+  Job job = small_trainer_job(2);
+  Plan plan = trainer_plan(3);
+  plan.recompute = {.granularity = RecomputeGranularity::kFull};
+  const auto kept = [&] {
+    return most_bytes(job, plan, MomentKind::kLossForward, "layer.residual") +
+           most_bytes(job, plan, MomentKind::kLossForward, "layer.norm");
+  };
+  const std::int64_t whole = kept();
+  job.profile.checkpoints_layer_parts = true;
+  const auto layers = static_cast<std::int64_t>(job.model.layers.size());
+  const std::int64_t tokens = job.sequence_length * plan.micro_batch;
+  CHECK(kept() - whole == 3 * layers * tokens * job.model.hidden * 2);
 }
 
 // Of a layer: outputs of q and o 512 each, k and v 256, gate and up 1,024, down 512.
