@@ -8,7 +8,9 @@
 #include "tools/commands/batch.h"
 #include "tools/commands/command.h"
 #include "tools/commands/compare.h"
+#include "tools/commands/completion.h"
 #include "tools/commands/estimate.h"
+#include "tools/commands/explain.h"
 #include "tools/commands/external.h"
 #include "tools/commands/list.h"
 #include "tools/commands/search.h"
@@ -21,7 +23,7 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array<Command, 12> kCommands = {{
+constexpr std::array<Command, 14> kCommands = {{
     {.name = "estimate",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
      .summary = "memory and step time of one plan on every GPU",
@@ -50,6 +52,10 @@ constexpr std::array<Command, 12> kCommands = {{
      .arguments = "LOG|- --cluster C [--model M ... | --from FILE | --case FILE] [options]",
      .summary = "which tensor a run died of, and what would have avoided it",
      .run = run_why_oom},
+    {.name = "explain",
+     .arguments = "[TERM] [options of estimate]",
+     .summary = "what a word of the answers means, its formula, and its numbers for a job",
+     .run = run_explain},
     {.name = "list",
      .arguments = "models | gpus | clusters | frameworks | options FRAMEWORK",
      .summary = "what is known by name",
@@ -62,6 +68,10 @@ constexpr std::array<Command, 12> kCommands = {{
      .arguments = "--memory | --time --gpu ID [--out FILE] [--cluster-out FILE]",
      .summary = "measure what this machine's GPUs hold beside a plan and how fast they are",
      .run = run_calibrate},
+    {.name = "completion",
+     .arguments = "bash | zsh | fish",
+     .summary = "a script that completes commands, options and names in that shell",
+     .run = run_completion},
     {.name = "version", .arguments = "", .summary = "the program's version", .run = run_version},
     {.name = "help", .arguments = "[COMMAND]", .summary = "this text", .run = run_help},
 }};

@@ -344,11 +344,13 @@ std::vector<OptionRow> output_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "compare", "search", "advise",   "batch",
-                                        "accuracy", "why-oom", "list",   "validate", "calibrate"};
+  const std::vector<std::string> all = {"estimate", "compare",   "search",  "advise",
+                                        "batch",    "accuracy",  "why-oom", "list",
+                                        "validate", "calibrate", "explain"};
   const std::vector<std::string> both = {"estimate", "search", "advise"};
-  const std::vector<std::string> jobs = {"estimate", "compare", "search", "advise", "why-oom"};
-  const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom"};
+  const std::vector<std::string> jobs = {"estimate", "compare", "search",
+                                         "advise",   "why-oom", "explain"};
+  const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom", "explain"};
   const std::vector<std::string> estimate = {"estimate"};
   const std::vector<std::string> search = {"search"};
   std::vector<OptionRow> table;

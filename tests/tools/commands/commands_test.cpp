@@ -35,6 +35,38 @@ TEST_CASE("mistakes exit with 2 and one line that names the flag or the preset")
   }
 }
 
+TEST_CASE("scripts of shells know every command, its options and the values that are words") {
+  for (const char* const shell : {"bash", "zsh", "fish"}) {
+    const ProgramRun run = run_shardplan({"completion", shell});
+    CAPTURE(shell);
+    CHECK(run.exit_code == 0);
+    for (const char* const word : {"why-oom", "sequence-length", "llama3-8b", "interleaved"}) {
+      CHECK(contains(run.out, word));
+    }
+  }
+  check_refused(run_shardplan({"completion", "tcsh"}), 2);
+}
+
+TEST_CASE("words of tables and options are explained, with the numbers of a job") {
+  for (const char* const word :
+       {"activ",     "params",  "grads",        "optim",        "temps",    "comm",
+        "workspace", "context", "allocated",    "reserved",     "required", "device used",
+        "peak at",   "rank",    "tie",          "tokens/s/GPU", "step s",   "MFU",
+        "tp",        "pp",      "vpp",          "cp",           "ep",       "etp",
+        "dp",        "rep",     "zero",         "mbs",          "sp",       "schedule",
+        "recompute", "notes",   "--grad-dtype", "1f1b",         "TIGHT",    "qlora"}) {
+    const ProgramRun run = run_shardplan({"explain", word});
+    INFO(word << ": " << run.err);
+    CHECK(run.exit_code == 0);
+  }
+  const ProgramRun batch = run_shardplan({"explain", "global_batch", "--model", "llama3-8b",
+                                          "--cluster", "1x8-h100", "--tp", "4", "--sequence-length",
+                                          "4096", "--global-batch", "32", "--micro-batch", "2"});
+  CHECK(contains(batch.out, "global batch 32 = micro-batch 2 x microbatches 8 x dp 2"));
+  check_refused(run_shardplan({"explain", "flux"}), 2);
+  check_refused(run_shardplan({"explain", "zero", "--format", "json"}), 2);
+}
+
 TEST_CASE("control characters of the command line do not reach the terminal") {
   check_refused(run_shardplan({"estimate", "--a\nb\x1b[31m"}), 2);
 }
