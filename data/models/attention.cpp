@@ -2,19 +2,14 @@
 
 #include <algorithm>
 
-#include "data/models/family.h"
+#include "data/models/config_keys.h"
 
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kMaxHidden = std::int64_t{1} << 20;
-
-constexpr std::int64_t kMaxHeads = std::int64_t{1} << 16;
-constexpr std::int64_t kMaxHeadDim = std::int64_t{1} << 14;
-
 // Absent: the default of the family. Null: as many as heads, in every family.
 void read_kv_heads(ConfigReading& reading) {
-  const std::string_view key = "num_key_value_heads";
+  const std::string_view key = reading.named("num_key_value_heads");
   ModelSpec& model = reading.model;
   const bool by_class = !reading.fields.has(key) && reading.family.num_kv_heads > 0;
   model.num_kv_heads = reading.fields.integer_or(
@@ -29,7 +24,7 @@ void read_kv_heads(ConfigReading& reading) {
 }
 
 void read_head_dim(ConfigReading& reading) {
-  const std::string_view key = "head_dim";
+  const std::string_view key = reading.named("head_dim");
   ModelSpec& model = reading.model;
   const bool is_given = reading.fields.has(key) && !reading.fields.is_null(key);
   const bool by_class = !reading.fields.has(key) && reading.family.head_dim > 0;
@@ -54,6 +49,24 @@ void read_attention_biases(ConfigReading& reading) {
   switch (reading.family.bias) {
     case AttentionBias::kNone: return;
     case AttentionBias::kQkvAlways: model.qkv_bias = true; return;
+    case AttentionBias::kAlways:
+      model.qkv_bias = true;
+      model.attention_output_bias = true;
+      return;
+    case AttentionBias::kQkvByUseKey:
+      model.qkv_bias = reading.fields.boolean_or("use_qkv_bias", false);
+      return;
+    case AttentionBias::kByUseQkvAndUse:
+      model.qkv_bias = reading.fields.boolean_or("use_qkv_bias", false);
+      model.attention_output_bias = reading.fields.boolean_or("use_bias", false);
+      return;
+    case AttentionBias::kQkvByAddKey:
+      model.qkv_bias = reading.fields.boolean_or("add_qkv_bias", false);
+      return;
+    case AttentionBias::kByUseBias:
+      model.qkv_bias = reading.fields.boolean_or("use_bias", reading.family.attention_bias);
+      model.attention_output_bias = model.qkv_bias;
+      return;
     case AttentionBias::kQkvByKey:
       model.qkv_bias = reading.fields.boolean_or("qkv_bias", true);
       return;
@@ -74,13 +87,21 @@ void read_attention_biases(ConfigReading& reading) {
 void read_latent_attention(ConfigReading& reading) {
   ObjectReader& fields = reading.fields;
   ModelSpec& model = reading.model;
-  const bool plain_query = fields.is_null("q_lora_rank");
+  const MlaSpec& of_class = reading.family.mla;
+  const std::int64_t query_rank =
+      fields.is_null("q_lora_rank")
+          ? 0
+          : fields.integer_or("q_lora_rank", of_class.q_lora_rank, 0, kMaxHidden);
+  fields.ignore("q_lora_rank");
+  const auto head_width = [&fields](std::string_view key, std::int64_t fallback) {
+    return fields.integer_or(key, fallback, 1, kMaxHeadDim);
+  };
   model.mla = {
-      .q_lora_rank = fields.integer_or("q_lora_rank", plain_query ? 0 : 1536, 0, kMaxHidden),
-      .kv_lora_rank = fields.integer_or("kv_lora_rank", 512, 1, kMaxHidden),
-      .qk_nope_head_dim = fields.integer_or("qk_nope_head_dim", 128, 1, kMaxHeadDim),
-      .qk_rope_head_dim = fields.integer_or("qk_rope_head_dim", 64, 1, kMaxHeadDim),
-      .v_head_dim = fields.integer_or("v_head_dim", 128, 1, kMaxHeadDim),
+      .q_lora_rank = query_rank,
+      .kv_lora_rank = fields.integer_or("kv_lora_rank", of_class.kv_lora_rank, 1, kMaxHidden),
+      .qk_nope_head_dim = head_width("qk_nope_head_dim", of_class.qk_nope_head_dim),
+      .qk_rope_head_dim = head_width("qk_rope_head_dim", of_class.qk_rope_head_dim),
+      .v_head_dim = head_width("v_head_dim", of_class.v_head_dim),
   };
   model.head_dim = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim;
   model.num_kv_heads = fields.integer_or("num_key_value_heads", model.num_heads, 1, kMaxHeads);

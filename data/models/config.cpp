@@ -6,56 +6,26 @@
 #include <optional>
 
 #include "data/models/attention.h"
+#include "data/models/config_keys.h"
 #include "data/models/family.h"
+#include "data/models/wrappers.h"
+#include "estimator/plan/parameters.h"
 
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kMaxHidden = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxVocab = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxSequence = std::int64_t{1} << 27;
-constexpr std::int64_t kMaxFfn = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxHeads = std::int64_t{1} << 16;
 
 // So that bytes, some tens of times as many, stay exact in 64 bits.
 constexpr double kMaxParameters = 1125899906842624.0;  // 2^50
-
-// Configurations of text and images: the text model stands under text_config.
-struct Wrapper {
-  std::string_view model_type;
-  std::string_view text_model_type;
-};
-constexpr std::array kWrappers = std::to_array<Wrapper>({
-    {.model_type = "gemma3", .text_model_type = "gemma3_text"},
-    {.model_type = "llama4", .text_model_type = "llama4_text"},
-    {.model_type = "mistral3", .text_model_type = "mistral"},
-    {.model_type = "qwen3_vl", .text_model_type = "qwen3_vl_text"},
-    {.model_type = "qwen3_vl_moe", .text_model_type = "qwen3_vl_moe_text"},
-});
-constexpr std::array kWrapperKeys = std::to_array<std::string_view>({
-    "boi_token_id",
-    "boi_token_index",
-    "eoi_token_id",
-    "eoi_token_index",
-    "image_token_id",
-    "image_token_index",
-    "mm_tokens_per_image",
-    "multimodal_projector_bias",
-    "projector_hidden_act",
-    "spatial_merge_size",
-    "video_token_id",
-    "vision_config",
-    "vision_end_token_id",
-    "vision_feature_layer",
-    "vision_start_token_id",
-});
 
 enum class Standing { kWhole, kTextConfig };  // is the object the file, or its text_config?
 
 std::vector<std::string> known_model_types() {
   std::vector<std::string> names;
   for (const ModelFamily& family : model_families()) { names.emplace_back(family.model_type); }
-  for (const Wrapper& wrapper : kWrappers) { names.emplace_back(wrapper.model_type); }
+  for (const Wrapper& wrapper : wrappers()) { names.emplace_back(wrapper.model_type); }
   std::ranges::sort(names);
   return names;
 }
@@ -80,7 +50,7 @@ const ModelFamily* find_family(std::string_view model_type) {
 }
 
 const Wrapper* find_wrapper(std::string_view model_type) {
-  for (const Wrapper& wrapper : kWrappers) {
+  for (const Wrapper& wrapper : wrappers()) {
     if (wrapper.model_type == model_type) {
       return &wrapper;
     }
@@ -97,10 +67,25 @@ std::optional<bool> explicit_boolean(ObjectReader& fields, std::string_view key)
 }
 
 // One of the five sizes: a whole config.json must give it, a text_config may leave it to the class.
-std::int64_t size(ConfigReading& reading, Standing standing, std::string_view key,
-                  std::int64_t class_default, std::int64_t high) {
-  return standing == Standing::kTextConfig ? reading.fields.integer_or(key, class_default, 1, high)
+std::int64_t size(ConfigReading& reading, Standing standing, std::string_view usual,
+                  std::int64_t of_class, std::int64_t high) {
+  const std::string_view key = reading.named(usual);
+  return standing == Standing::kTextConfig ? reading.fields.integer_or(key, of_class, 1, high)
                                            : reading.fields.integer(key, 1, high);
+}
+
+std::int64_t count_layers(ConfigReading& reading, Standing standing) {
+  if (reading.family.count_layers == nullptr) {
+    return size(reading, standing, "num_hidden_layers", reading.family.num_layers, kMaxLayers);
+  }
+  reading.fields.ignore("num_hidden_layers");
+  const std::int64_t counted = reading.family.count_layers(reading);
+  if (counted < 1 || counted > kMaxLayers) {
+    throw reading.fields.error("", "found " + std::to_string(counted) +
+                                       " layers, expected at least 1 and at most " +
+                                       std::to_string(kMaxLayers));
+  }
+  return counted;
 }
 
 // With a factor a model may have more positions than it states.
@@ -113,14 +98,14 @@ void read_sizes(ConfigReading& reading, Standing standing) {
   const ModelFamily& family = reading.family;
   ModelSpec& model = reading.model;
   model.hidden = size(reading, standing, "hidden_size", family.hidden, kMaxHidden);
-  model.ffn = size(reading, standing, "intermediate_size", family.ffn, kMaxFfn);
+  if (!family.needs_no_ffn) {
+    model.ffn = size(reading, standing, "intermediate_size", family.ffn, kMaxFfn);
+  }
   model.vocab = size(reading, standing, "vocab_size", family.vocab, kMaxVocab);
   model.num_heads = size(reading, standing, "num_attention_heads", family.num_heads, kMaxHeads);
-  const std::int64_t num_layers =
-      size(reading, standing, "num_hidden_layers", family.num_layers, kMaxLayers);
-  model.layers.resize(static_cast<std::size_t>(num_layers));
+  model.layers.resize(static_cast<std::size_t>(count_layers(reading, standing)));
   const std::int64_t positions =
-      reading.fields.integer_or("max_position_embeddings", 0, 1, kMaxSequence);
+      reading.fields.integer_or(reading.named("max_position_embeddings"), 0, 1, kMaxSequence);
   const bool are_scaled = scales_positions(reading.fields, "rope_scaling") ||
                           scales_positions(reading.fields, "rope_parameters");
   model.max_sequence_length = are_scaled ? 0 : positions;
@@ -157,7 +142,8 @@ void read_notes(ConfigReading& reading) {
                               ": dtype counts; neither changes the answer");
   }
   // Overrides by layer would change shapes; none is modelled.
-  if (fields.has("per_layer_config") && !fields.is_null("per_layer_config")) {
+  if (is_given(reading, "per_layer_config") && !reading.family.reads_layer_config &&
+      !fields.value("per_layer_config").members.empty()) {
     throw fields.error("per_layer_config",
                        "found " + describe(fields.value("per_layer_config")) +
                            ", expected none: overrides by layer are not supported");
@@ -165,20 +151,27 @@ void read_notes(ConfigReading& reading) {
   fields.ignore("per_layer_config");
 }
 
-// An upper bound in floating point, before anyone counts in integers.
+// In floating point, before anyone adds up integers.
+double counted_parameters(const ModelSpec& model) {
+  double parameters = 0;
+  const auto add = [&parameters](const ParameterTensors& tensors, double copies) {
+    for (const ParameterTensor& tensor : tensors) {
+      parameters += copies * static_cast<double>(tensor.elements);
+    }
+  };
+  const ParameterKinds kinds = parameter_kinds(model);
+  for (std::size_t kind = 0; kind < kinds.kinds.size(); ++kind) {
+    add(layer_parameters(model, kinds.kinds[kind]),
+        static_cast<double>(std::ranges::count(kinds.of_layer, kind)));
+  }
+  add(mtp_parameters(model), static_cast<double>(model.num_mtp_layers));
+  add(embedding_parameters(model), 1);
+  add(head_parameters(model), 1);
+  return parameters;
+}
+
 void check_parameters(const ConfigReading& reading) {
-  const ModelSpec& model = reading.model;
-  const auto hidden = static_cast<double>(model.hidden);
-  const auto layers = static_cast<double>(model.num_layers() + model.num_mtp_layers);
-  const auto heads = static_cast<double>(model.num_heads);
-  const auto head_dim = static_cast<double>(model.head_dim + model.mla.v_head_dim);
-  const auto ffn =
-      static_cast<double>(model.ffn) + static_cast<double>(model.moe.shared_ffn) +
-      static_cast<double>(model.moe.num_experts) * static_cast<double>(model.moe.expert_ffn + 1);
-  const auto lora = static_cast<double>(model.mla.q_lora_rank + model.mla.kv_lora_rank);
-  const double attention = 4 * heads * head_dim * (hidden + lora) + hidden * lora;
-  const double parameters =
-      layers * (attention + 3 * hidden * ffn) + 2 * hidden * static_cast<double>(model.vocab);
+  const double parameters = counted_parameters(reading.model);
   if (parameters > kMaxParameters) {
     throw reading.fields.error("", "found sizes that make about 1e" +
                                        std::to_string(std::lround(std::log10(parameters))) +
@@ -199,26 +192,68 @@ void close_keys(ObjectReader& fields, std::span<const std::string_view> without_
   }
 }
 
+// partial_rotary_factor stands at the top or, in files of transformers 5, among rope_parameters.
+double rotary_share(ConfigReading& reading) {
+  const std::string_view key = "partial_rotary_factor";
+  ObjectReader& fields = reading.fields;
+  const bool is_at_top = is_given(reading, key);
+  for (const std::string_view parameters : {"rope_parameters", "rope_scaling"}) {
+    if (is_at_top || !is_given(reading, parameters) ||
+        fields.value(parameters).kind != JsonKind::kObject) {
+      continue;
+    }
+    ObjectReader inner(fields.value(parameters), reading.file);
+    if (inner.has(key) && !inner.is_null(key)) {
+      return inner.number(key, 0, 1);
+    }
+  }
+  return fields.number_or(key, reading.family.rotary_share, 0, 1);
+}
+
+// What a family has in every model of it.
+void take_shape(ConfigReading& reading) {
+  const ModelFamily& family = reading.family;
+  ModelSpec& model = reading.model;
+  model.family = family.model_type;
+  model.gated_ffn = family.gated_ffn;
+  model.activation = family.activation;
+  model.attention_gate = family.attention_gate;
+  model.norms_per_layer = family.norms_per_layer;
+  model.norms_after = family.norms_after;
+  model.parallel_ffn = family.parallel_ffn;
+  model.layer_norm = family.layer_norm;
+  model.norm_bias = family.norm_bias;
+  model.norms_all_heads = family.norms_all_heads;
+  model.head_bias = family.has_head_bias;
+}
+
 ConfigReading read_text_model(const JsonValue& config, const ModelFamily& family,
                               const std::string& file, Standing standing) {
-  ConfigReading reading{
-      .fields = ObjectReader(config, file), .family = family, .model = {}, .warnings = {}};
-  reading.fields.ignore("model_type");
-  reading.model.family = family.model_type;
-  reading.model.norms_per_layer = family.norms_per_layer;
-  reading.model.qk_norm =
-      family.qk_norm || (family.qk_norm_key && reading.fields.boolean_or("use_qk_norm", false));
-  reading.model.caps_logits = is_capped(reading, "final_logit_softcapping");
-  reading.model.caps_scores = is_capped(reading, "attn_logit_softcapping");
+  ConfigReading reading{.fields = ObjectReader(config, file),
+                        .family = family,
+                        .model = {},
+                        .warnings = {},
+                        .file = file};
+  ObjectReader& fields = reading.fields;
+  ModelSpec& model = reading.model;
+  fields.ignore("model_type");
+  take_shape(reading);
+  model.qk_norm = family.qk_norm || (family.qk_norm_key && fields.boolean_or("use_qk_norm", false));
+  model.caps_logits = is_capped(reading, "final_logit_softcapping");
+  model.caps_scores = is_capped(reading, "attn_logit_softcapping");
   read_sizes(reading, standing);
   read_attention(reading);
-  if (family.ffn_bias_key) {
-    reading.model.ffn_bias = reading.fields.boolean_or("mlp_bias", false);
+  model.rotary_share = rotary_share(reading);
+  model.ffn_bias = family.ffn_bias_key.empty()
+                       ? family.ffn_bias
+                       : fields.boolean_or(family.ffn_bias_key, family.ffn_bias);
+  for (const auto read : {family.read_experts, family.read_windows, family.read_own_parts}) {
+    if (read != nullptr) {
+      read(reading);
+    }
   }
-  family.read_experts(reading);
-  family.read_windows(reading);
-  reading.model.tied_embeddings =
-      explicit_boolean(reading.fields, "tie_word_embeddings").value_or(family.tied_embeddings);
+  model.tied_embeddings = explicit_boolean(fields, reading.named("tie_word_embeddings"))
+                              .value_or(family.tied_embeddings);
   read_notes(reading);
   check_parameters(reading);
   return reading;
@@ -257,33 +292,57 @@ void read_outer_tie(ConfigReading& text, ObjectReader& top) {
           .what());
 }
 
-ModelConfig read_wrapped(const JsonValue& config, const Wrapper& wrapper, const std::string& file,
-                         UnknownKeys unknown_keys) {
-  ObjectReader top(config, file);
-  top.ignore("model_type");
-  if (!top.has("text_config")) {
-    throw top.error("text_config",
-                    "found nothing, expected the text model (a file of a text model "
-                    "alone has model_type " +
-                        std::string(wrapper.text_model_type) + ")");
-  }
-  const JsonValue& text_config = top.value("text_config");
-  ObjectReader inner(text_config, file);
+constexpr std::string_view kTextOnly = "counts the text model only, without the vision tower";
+
+// The text's keys stand beside the wrapper's.
+ModelConfig read_flat(const JsonValue& config, const Wrapper& wrapper, const std::string& file,
+                      UnknownKeys unknown_keys) {
+  ConfigReading text =
+      read_text_model(config, *find_family(wrapper.text_model_type), file, Standing::kWhole);
+  text.warnings.insert(text.warnings.begin(), text.fields.error("", std::string(kTextOnly)).what());
+  for (const std::string_view key : wrapper_keys()) { text.fields.ignore(key); }
+  close_keys(text.fields, text.family.without_effect, unknown_keys, text.warnings);
+  return {.model = std::move(text.model), .warnings = std::move(text.warnings)};
+}
+
+const ModelFamily& family_of_text(const Wrapper& wrapper, ObjectReader& inner) {
   const std::string type = inner.string_or("model_type", std::string(wrapper.text_model_type));
-  if (type != wrapper.text_model_type) {
+  if (type != wrapper.text_model_type && !wrapper.takes_any_text) {
     throw inner.error("model_type", "found " + type + ", expected " +
                                         std::string(wrapper.text_model_type) + " within " +
                                         std::string(wrapper.model_type));
   }
+  const ModelFamily* family = find_family(type);
+  if (family == nullptr) {
+    throw unknown_model_type(inner, type);
+  }
+  return *family;
+}
+
+ModelConfig read_wrapped(const JsonValue& config, const Wrapper& wrapper, const std::string& file,
+                         UnknownKeys unknown_keys) {
+  ObjectReader top(config, file);
+  top.ignore("model_type");
+  const std::string_view key = wrapper.text_key;
+  if (!top.has(key) && wrapper.may_be_flat) {
+    return read_flat(config, wrapper, file, unknown_keys);
+  }
+  if (!top.has(key)) {
+    throw top.error(key,
+                    "found nothing, expected the text model (a file of a text model "
+                    "alone has model_type " +
+                        std::string(wrapper.text_model_type) + ")");
+  }
+  const JsonValue& text_config = top.value(key);
+  ObjectReader inner(text_config, file);
   ConfigReading text =
-      read_text_model(text_config, *find_family(type), file, Standing::kTextConfig);
+      read_text_model(text_config, family_of_text(wrapper, inner), file, Standing::kTextConfig);
   read_outer_tie(text, top);
-  text.warnings.insert(
-      text.warnings.begin(),
-      top.error("", "counts the text model only, without the vision tower").what());
-  ConfigReading outer{.fields = std::move(top), .family = text.family, .model = {}, .warnings = {}};
+  text.warnings.insert(text.warnings.begin(), top.error("", std::string(kTextOnly)).what());
+  ConfigReading outer{
+      .fields = std::move(top), .family = text.family, .model = {}, .warnings = {}, .file = file};
   read_notes(outer);
-  close_keys(outer.fields, kWrapperKeys, unknown_keys, outer.warnings);
+  close_keys(outer.fields, wrapper_keys(), unknown_keys, outer.warnings);
   close_keys(text.fields, text.family.without_effect, unknown_keys, text.warnings);
   text.warnings.insert(text.warnings.end(), outer.warnings.begin(), outer.warnings.end());
   return {.model = std::move(text.model), .warnings = std::move(text.warnings)};

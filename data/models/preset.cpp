@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 
+#include "data/models/config_text.h"
 #include "data/read/json_message.h"
 #include "data/read/library.h"
 
@@ -10,9 +11,9 @@ namespace shardplan {
 namespace {
 
 // Words of published names that change weights, tokenizers and lengths, not sizes.
-constexpr std::array kVariants =
-    std::to_array<std::string_view>({"instruct", "chat", "base", "thinking", "reasoning", "it",
-                                     "pt", "hf", "bf16", "fp16", "fp8", "1m"});
+constexpr std::array kVariants = std::to_array<std::string_view>(
+    {"instruct", "chat", "base", "think", "thinking", "reasoning", "sft", "dpo", "it", "pt", "hf",
+     "bf16", "fp16", "fp8", "fp4", "nvfp4", "mxfp4", "1m"});
 
 constexpr std::string_view k4Bit = "-bnb-4bit";
 
@@ -21,7 +22,7 @@ bool is_date(const std::string& word) {
   return word.size() == 4 && word.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// "Meta-Llama-3-8B" of an organisation, without it: "llama-3-8b".
+// "Meta-Llama-3-8B" of an organisation, without its name: "llama-3-8b".
 std::string bare_name(const std::string& name) {
   std::string rest = in_lower_case(name);
   rest.erase(rest.find_last_not_of('/') + 1);
@@ -30,7 +31,12 @@ std::string bare_name(const std::string& name) {
   if (names_4bit_checkpoint(rest)) {
     rest.resize(rest.size() - k4Bit.size());
   }
-  return rest.starts_with("meta-") ? rest.substr(std::string_view("meta-").size()) : rest;
+  for (const std::string_view organisation : {"meta-", "nvidia-"}) {
+    if (rest.starts_with(organisation)) {
+      return rest.substr(organisation.size());
+    }
+  }
+  return rest;
 }
 
 // "Qwen/Qwen3-8B": an organisation and its model.
@@ -84,7 +90,8 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
                        "`shardplan list models` has or the path of its config.json");
     }
     return {.name = std::filesystem::path(name_or_path).stem().string(),
-            .config = {.json = parse_text(read_text_file(name_or_path, where), name_or_path),
+            .config = {.json = parse_text(with_finite_steps(read_text_file(name_or_path, where)),
+                                          name_or_path),
                        .file = name_or_path}};
   }
   const std::string name = published_model(name_or_path);

@@ -98,11 +98,16 @@ BlockTime layer_time(const BlockKernels& framework, const Job& job, const Plan& 
   return known.time;
 }
 
+// Rotary positions of the model's width are priced in every layer, whether or not it has them.
 LayerKinds layer_kinds(const ModelSpec& model) {
+  const auto priced = [&model](std::size_t index) {
+    LayerSpec layer = model.layers[index];
+    layer.has_rotary = true;
+    return layer;
+  };
   LayerKinds kinds;
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    const auto same = std::ranges::find(kinds.firsts, model.layers[i],
-                                        [&](std::size_t first) { return model.layers[first]; });
+    const auto same = std::ranges::find(kinds.firsts, priced(i), priced);
     kinds.of_layer.push_back(static_cast<std::size_t>(same - kinds.firsts.begin()));
     if (same == kinds.firsts.end()) {
       kinds.firsts.push_back(i);

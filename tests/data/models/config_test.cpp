@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "data/models/config_text.h"
 #include "data/read/library.h"
 #include "estimator/plan/parameters.h"
 
@@ -455,8 +456,8 @@ TEST_CASE("contradictions and impossible sizes are refused with place, found and
       {"wrapper_without_text", "/text_config: found nothing, expected the text model"},
       {"wrapper_wrong_text", "/text_config/model_type: found llama, expected llama4_text"},
       {"bidirectional", "/use_bidirectional_attention: found true, expected false"},
-      {"model_type_absent", ":1: /model_type: found nothing, expected one of deepseek_v2, "},
-      {"model_type_unknown", ":2: /model_type: found gpt2, expected one of deepseek_v2, "},
+      {"model_type_absent", ":1: /model_type: found nothing, expected one of apertus, "},
+      {"model_type_unknown", ":2: /model_type: found gpt2, expected one of apertus, "},
       {"model_type_misspelt", "(did you mean \"llama\"?)"},
       {"intermediate_size_absent", "/intermediate_size: found nothing, expected an integer from 1"},
       {"vocab_size_absent", "/vocab_size: found nothing, expected an integer from 1"},
@@ -480,6 +481,14 @@ TEST_CASE("contradictions and impossible sizes are refused with place, found and
     CHECK(message.starts_with(refusal.fixture + ".json:"));
     CHECK(message.find(refusal.message) != std::string::npos);
   }
+}
+
+TEST_CASE("an Infinity among the bounds of Mamba's steps is no part of JSON and of no effect") {
+  const std::string limits = R"({"a": Infinity, "time_step_limit": [0.0, Infinity], "b": [1]})";
+  CHECK(with_finite_steps(limits) ==
+        R"({"a": Infinity, "time_step_limit": [0.0, 1e308   ], "b": [1]})");
+  CHECK(with_finite_steps(R"({"time_step_limit": null})") == R"({"time_step_limit": null})");
+  CHECK(with_finite_steps(R"("time_step_limit")") == R"("time_step_limit")");
 }
 
 }  // namespace

@@ -1,0 +1,12 @@
+// Families without experts of 2024 to 2026.
+#pragma once
+
+#include <span>
+
+#include "data/models/family.h"
+
+namespace shardplan {
+
+std::span<const ModelFamily> dense_families();
+
+}  // namespace shardplan
