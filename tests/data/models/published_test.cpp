@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -67,6 +68,13 @@ std::int64_t count_with_module(const ModelSpec& model) {
   return count_parameters(model) + count_mtp_parameters(model) + 2 * model.vocab * model.hidden;
 }
 
+// Of models of text and images the text is counted, which is said.
+bool says_nothing_else(const ModelConfig& config) {
+  return std::ranges::all_of(config.warnings, [](const std::string& warning) {
+    return warning.find("counts the text model only") != std::string::npos;
+  });
+}
+
 TEST_CASE("every shipped model has exactly its published number of parameters") {
   std::int64_t num_published = 0;
   for (const auto& [key, count] : published_counts()) {
@@ -74,12 +82,12 @@ TEST_CASE("every shipped model has exactly its published number of parameters") 
     CAPTURE(name);
     const ModelConfig config = shipped(name);
     CHECK(count_parameters(config.model) == count.parameters);
-    CHECK(config.warnings.empty());
+    CHECK(says_nothing_else(config));
     CHECK(config.model.name == name);
     CHECK((count.kind == "computed" || !count.source.empty()));
     num_published += count.kind == "published" ? 1 : 0;
   }
-  CHECK(num_published >= 40);
+  CHECK(num_published >= 100);
 }
 
 TEST_CASE("every shipped model has a row of published.csv, and every row a model") {

@@ -96,12 +96,40 @@ TEST_CASE("a published name is the preset of its sizes, whatever variant it is")
   CHECK(library.published_model("mistralai/Mistral-Small-Instruct-2409") == "mistral-small-22b");
   CHECK(library.published_model("mistralai/Mistral-Small-24B-Instruct-2501") ==
         "mistral-small-24b");
-  CHECK(library.published_model("THUDM/glm-4-9b-chat") == "");
+  CHECK(library.published_model("THUDM/glm-4-9b-chat") == "glm-4-9b");
   // Sizes of its own.
-  CHECK(library.published_model("Qwen/Qwen3-Next-80B-A3B-Instruct") == "");
-  CHECK(library.published_model("Qwen/Qwen2.5-VL-7B-Instruct") == "");
+  CHECK(library.published_model("Qwen/Qwen3-Omni-30B-A3B-Instruct") == "");
   CHECK(library.published_model("") == "");
   CHECK(library.published_model("-instruct") == "");
+}
+
+TEST_CASE("names of 2025 and 2026 are found without dates, types and organisations") {
+  const Library library;
+  CHECK(library.published_model("openai/gpt-oss-20b") == "gpt-oss-20b");
+  CHECK(library.published_model("unsloth/gpt-oss-120b-BF16") == "gpt-oss-120b");
+  CHECK(library.published_model("Qwen/Qwen3-Next-80B-A3B-Thinking-FP8") == "qwen3-next-80b-a3b");
+  CHECK(library.published_model("Qwen/Qwen3-Coder-Next") == "qwen3-next-80b-a3b");
+  CHECK(library.published_model("Qwen/Qwen3.6-27B") == "qwen3.5-27b");
+  CHECK(library.published_model("Qwen/Qwen2.5-VL-7B-Instruct") == "qwen2.5-vl-7b");
+  CHECK(library.published_model("Qwen/QwQ-32B") == "qwen2.5-32b");
+  CHECK(library.published_model("Qwen/Qwen3-14B-FP8") == "qwen3-14b");
+  CHECK(library.published_model("deepseek-ai/DeepSeek-V3.2-Exp") == "deepseek-v3.2");
+  CHECK(library.published_model("deepseek-ai/DeepSeek-V4-Flash-Base") == "deepseek-v4-flash");
+  CHECK(library.published_model("nvidia/GLM-5-NVFP4") == "glm-5");
+  CHECK(library.published_model("MiniMaxAI/MiniMax-M2.5") == "minimax-m2");
+  CHECK(library.published_model("moonshotai/Kimi-Linear-48B-A3B-Instruct") ==
+        "kimi-linear-48b-a3b");
+  CHECK(library.published_model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16") ==
+        "nemotron-3-nano-30b-a3b");
+  CHECK(library.published_model("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5") ==
+        "llama-3.3-nemotron-super-49b");
+  CHECK(library.published_model("allenai/OLMo-2-1124-7B-Instruct") == "olmo-2-7b");
+  CHECK(library.published_model("allenai/Olmo-3-7B-Think") == "olmo-3-7b");
+  CHECK(library.published_model("google/gemma-3n-E4B-it") == "gemma-3n-e4b");
+  CHECK(library.published_model("baidu/ERNIE-4.5-21B-A3B-PT") == "ernie-4.5-21b-a3b");
+  CHECK(library.published_model("ibm-granite/granite-4.0-h-tiny-base") == "granite-4.0-h-tiny");
+  CHECK(library.published_model("mistralai/Ministral-3-8B-Instruct-2512") == "ministral-3-8b");
+  CHECK(library.published_model("stabilityai/stablelm-2-1_6b-chat") == "stablelm-2-1.6b");
 }
 
 TEST_CASE("a model may be asked for by its published name, unless a file has it") {
