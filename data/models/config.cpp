@@ -32,12 +32,12 @@ std::vector<std::string> known_model_types() {
 
 InputError unknown_model_type(const ObjectReader& fields, const std::string& found) {
   const std::vector<std::string> names = known_model_types();
-  std::string list;
-  for (const std::string& name : names) { list += (list.empty() ? "" : ", ") + name; }
   const std::string nearest = nearest_name(found, names);
   const std::string hint = nearest.empty() ? "" : " (did you mean \"" + nearest + "\"?)";
   return fields.error("model_type", "found " + (found.empty() ? "nothing" : found) +
-                                        ", expected one of " + list + hint);
+                                        ", expected one of " + std::to_string(names.size()) +
+                                        " types of decoders, such as llama, qwen3 or gpt_oss" +
+                                        hint);
 }
 
 const ModelFamily* find_family(std::string_view model_type) {

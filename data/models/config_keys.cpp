@@ -1,6 +1,7 @@
 #include "data/models/config_keys.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "data/models/config.h"
 #include "data/read/count_word.h"
@@ -225,6 +226,15 @@ std::int64_t window_or(ConfigReading& reading, std::string_view key, std::int64_
 std::int64_t window_if_used(ConfigReading& reading) {
   const std::int64_t window = window_or(reading, "sliding_window", reading.family.window);
   return reading.fields.boolean_or("use_sliding_window", false) ? window : 0;
+}
+
+ConfigReading section_of(ConfigReading& reading, std::string_view key) {
+  ObjectReader section(reading.fields.value(key), reading.file);
+  return {.fields = std::move(section),
+          .family = reading.family,
+          .model = {},
+          .warnings = {},
+          .file = reading.file};
 }
 
 }  // namespace shardplan

@@ -66,4 +66,7 @@ std::int64_t window_or(ConfigReading& reading, std::string_view key, std::int64_
 // The family's sliding_window; use_sliding_window switches the whole key off (Qwen).
 std::int64_t window_if_used(ConfigReading& reading);
 
+// The object under the key, as a reading of its own with a model of its own.
+ConfigReading section_of(ConfigReading& reading, std::string_view key);
+
 }  // namespace shardplan

@@ -125,11 +125,7 @@ void read_kimi_delta_layers(ConfigReading& reading) {
     model.layers.front().mixer = MixerKind::kKimiDelta;
   }
   if (is_given(reading, key)) {
-    ConfigReading inner{.fields = ObjectReader(fields.value(key), reading.file),
-                        .family = reading.family,
-                        .model = {},
-                        .warnings = {},
-                        .file = reading.file};
+    ConfigReading inner = section_of(reading, key);
     heads = inner.fields.integer_or("num_heads", heads, 1, kMaxHeads);
     width = inner.fields.integer_or("head_dim", width, 1, kMaxHeadDim);
     tokens = inner.fields.integer_or("short_conv_kernel_size", tokens, 1, kMaxConvolution);

@@ -96,11 +96,7 @@ void read_minimax_m3_layers(ConfigReading& reading) {
                    .block_size = fields.integer_or("index_block_size", 128, 1, kMaxWindow)};
   const std::string_view key = "sparse_attention_config";
   if (is_given(reading, key)) {
-    ConfigReading inner{.fields = ObjectReader(fields.value(key), reading.file),
-                        .family = reading.family,
-                        .model = {},
-                        .warnings = {},
-                        .file = reading.file};
+    ConfigReading inner = section_of(reading, key);
     inner.model.layers.resize(model.layers.size());
     const auto marks = numbers_by_layer(inner, "sparse_attention_freq", 0, 1);
     for (std::size_t i = 0; marks && i < marks->size(); ++i) {

@@ -54,7 +54,7 @@ TEST_CASE("words of tables and options are explained, with the numbers of a job"
         "peak at",   "rank",    "tie",          "tokens/s/GPU", "step s",   "MFU",
         "tp",        "pp",      "vpp",          "cp",           "ep",       "etp",
         "dp",        "rep",     "zero",         "mbs",          "sp",       "schedule",
-        "recompute", "notes",   "--grad-dtype", "1f1b",         "TIGHT",    "qlora"}) {
+        "recompute", "notes",   "grad-dtype", "1f1b",         "TIGHT",    "qlora"}) {
     const ProgramRun run = run_shardplan({"explain", word});
     INFO(word << ": " << run.err);
     CHECK(run.exit_code == 0);
