@@ -184,6 +184,7 @@ void read_experts(const RunArguments& arguments, ModelSpec& model) {
   moe.expert_ffn = arguments.integer_or("--moe-ffn-hidden-size", model.ffn, 1, kMaxSize);
   moe.shared_ffn = arguments.integer_or("--moe-shared-expert-intermediate-size", 0, 0, kMaxSize);
   moe.shared_gate = arguments.has("--moe-shared-expert-gate");
+  moe.router_bias = arguments.has("--moe-router-enable-expert-bias");
   const std::vector<std::int64_t> pattern =
       layer_pattern(arguments, "--moe-layer-freq", model.num_layers(), 1);
   for (std::size_t i = 0; i < pattern.size(); ++i) { model.layers[i].is_moe = pattern[i] != 0; }
