@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "data/arguments/environment.h"
 #include "data/arguments/torchtitan_names.h"
@@ -41,10 +42,12 @@ constexpr std::array<Flavor, 16> kFlavors = {{
     {.name = "deepseek_v3/671B", .preset = "deepseek-v3"},
 }};
 
+constexpr const char* kDebugModel = "llama3/debugmodel";
+
 // The tests' own small model: dim 256, 6 layers, 16 heads, FFN 2/3 of 4 dim up to 256.
 ModelSpec debug_model() {
   ModelSpec model;
-  model.name = "llama3/debugmodel";
+  model.name = kDebugModel;
   model.family = "llama";
   model.hidden = 256;
   model.ffn = 768;
@@ -60,23 +63,15 @@ ModelSpec model_of(const RunArguments& arguments, const Library& library,
                    std::vector<std::string>& notes) {
   const std::string name = arguments.text_or("model.name", "llama3") + "/" +
                            arguments.text_or("model.flavor", "debugmodel");
-  if (name == "llama3/debugmodel") {
-    if (!arguments.has("model.flavor")) {
-      notes.emplace_back(
-          arguments.error("model.flavor", "found nothing, took torchtitan's default, " + name)
-              .what());
-    }
-    return debug_model();
+  if (name == kDebugModel && !arguments.has("model.flavor")) {
+    notes.emplace_back(
+        arguments.error("model.flavor", "found nothing, took torchtitan's default, " + name)
+            .what());
   }
-  std::vector<std::string> names = {"llama3/debugmodel"};
-  for (const Flavor& flavor : kFlavors) {
-    if (flavor.name == name) {
-      ModelSpec model = library.model(std::string(flavor.preset)).model;
-      model.num_mtp_layers = 0;  // of which torchtitan has none
-      return model;
-    }
-    names.emplace_back(flavor.name);
+  if (std::optional<ModelSpec> model = torchtitan_model(name, library)) {
+    return std::move(*model);
   }
+  const std::vector<std::string> names = torchtitan_flavors();
   throw arguments.error(arguments.has("model.flavor") ? "model.flavor" : "model.name",
                         "found \"" + shown(name, Encoding::kUnchecked) + "\", expected one of " +
                             joined(names) + suggestion(name, names));
@@ -329,6 +324,25 @@ void read_refusals(const RunArguments& arguments, RunReading& run) {
 }
 
 }  // namespace
+
+std::vector<std::string> torchtitan_flavors() {
+  std::vector<std::string> names = {kDebugModel};
+  for (const Flavor& flavor : kFlavors) { names.emplace_back(flavor.name); }
+  return names;
+}
+
+std::optional<ModelSpec> torchtitan_model(const std::string& flavor, const Library& library) {
+  if (flavor == kDebugModel) {
+    return debug_model();
+  }
+  const auto* const found = std::ranges::find(kFlavors, flavor, &Flavor::name);
+  if (found == kFlavors.end()) {
+    return std::nullopt;
+  }
+  ModelSpec model = library.model(std::string(found->preset)).model;
+  model.num_mtp_layers = 0;  // of which torchtitan has none
+  return model;
+}
 
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library) {
