@@ -6,6 +6,7 @@
 #include "search/questions/edits.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help.h"
+#include "tools/export/export.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/advise.h"
 #include "tools/report/csv.h"
@@ -121,6 +122,27 @@ std::string difference_text(const Job& job, const Plan& plan, const Job& changed
   return text;
 }
 
+namespace {
+
+// --export of the first change that helps, of the plan itself where none does.
+void export_changed(const Options& options, const AdviseReport& report, const Library& library) {
+  const std::vector<Advice>& singles = report.result.singles;
+  Question question = report.question;
+  std::string command = command_text(options);
+  if (!singles.empty()) {
+    const JudgedPlan& changed = singles.front().changed;
+    question.job = changed.job;
+    question.plan = plan_with_stated_dp(report.question.plan, changed);
+    command +=
+        " (with " +
+        difference_text(report.question.job, report.question.plan, question.job, question.plan) +
+        ")";
+  }
+  export_answer(options, question, command, library);
+}
+
+}  // namespace
+
 ExitCode run_advise(const Arguments& arguments) {
   const Options options = parse_options("advise", arguments);
   if (given(options, "help")) {
@@ -151,6 +173,7 @@ ExitCode run_advise(const Arguments& arguments) {
   if (given(options, "scaling") && report.reason.empty()) {
     report.scaling = scaling_tables(job, plan);
   }
+  export_changed(options, report, library);
   output.write(render(report, format_of(options), paint_for(options, output)));
   output.commit();
   return has_answer(report.result) ? ExitCode::kOk : ExitCode::kNegative;

@@ -7,6 +7,7 @@
 #include "tools/commands/find_max.h"
 #include "tools/commands/help.h"
 #include "tools/commands/program_report.h"
+#include "tools/export/export.h"
 #include "tools/options/question.h"
 #include "tools/report/csv.h"
 #include "tools/report/estimate_table.h"
@@ -134,6 +135,7 @@ ExitCode run_estimate(const Arguments& arguments) {
   if (report.prediction.has_numbers() && (shows_program || !timeline.empty())) {
     shown = shown_program(report, shows_program ? "program" : "memory-timeline");
   }
+  export_answer(options, report.question, command_text(options), library);
   output.write(render(report, format_of(options), paint_for(options, output)));
   if (shown && shows_program) {
     const MemoryEstimate& memory = shown->prediction.memory;

@@ -9,7 +9,9 @@
 #include "tools/commands/other_sizes.h"
 #include "tools/commands/simplest_plan.h"
 #include "tools/commands/sweep.h"
+#include "tools/export/export.h"
 #include "tools/options/axes.h"
+#include "tools/options/plan_words.h"
 #include "tools/options/search_question.h"
 #include "tools/report/csv.h"
 #include "tools/report/json.h"
@@ -134,6 +136,23 @@ std::optional<FasterSwitches> faster_switches(Job job, const RankedPlan& best,
   return faster.options.empty() ? std::nullopt : std::optional(faster);
 }
 
+// --export of the first plan.
+void export_first(const Options& options, const SearchReport& report, const Library& library) {
+  if (!given(options, "export")) {
+    return;
+  }
+  if (report.result.top.empty()) {
+    throw InputError("--export: found no plan that fits, expected one; nothing is written");
+  }
+  const Plan& plan = report.result.top.front().plan;
+  Question question;
+  question.job = report.job;
+  question.plan = plan;
+  question.given = plan_field_names();
+  question.run = report.run;
+  export_answer(options, question, report.command_of(plan), library);
+}
+
 }  // namespace
 
 ExitCode run_search(const Arguments& arguments) {
@@ -178,6 +197,7 @@ ExitCode run_search(const Arguments& arguments) {
   report.other_sizes = other_sizes(options, question, report.options, report.result, library);
   const SearchExtras extras =
       search_extras(options, report.job, question.space, report.options, report.result);
+  export_first(options, report, library);
   output.write(render(report, extras, format_of(options), paint_for(options, output)));
   output.commit();
   return report.result.top.empty() ? ExitCode::kNegative : ExitCode::kOk;

@@ -239,6 +239,12 @@ std::vector<OptionRow> estimate_rows() {
   };
 }
 
+OptionRow export_row() {
+  OptionRow row = output_file("export", "also files that launch the plan, in this new folder");
+  row.argument = "DIR";
+  return row;
+}
+
 std::vector<OptionRow> top_rows() {
   return {count("top", "plans to show, or changes of each kind; default 10", 1, 100'000)};
 }
@@ -374,6 +380,7 @@ std::vector<OptionRow> build_table() {
   add("Training", plans, microbatch_rows());
   add(kPlanGroup, plans, plan_rows());
   add("Memory rule", both, memory_rows());
+  add("Question", both, {export_row()});
   add("Question", estimate, estimate_rows());
   add("Search", {"search", "advise"}, top_rows());
   add("Search", search, search_rows());

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "search/space/space.h"
+#include "tools/export/script.h"
 #include "tools/options/axes.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/search_axes.h"
@@ -11,32 +12,12 @@
 namespace shardplan {
 namespace {
 
-// A word as a POSIX shell takes it.
-std::string shell_word(const std::string& word) {
-  const bool is_plain = word.find_first_not_of(
-                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                            "_-./=:,+@") == std::string::npos;
-  if (is_plain) {
-    return word;
-  }
-  std::string quoted = "'";
-  for (const char letter : word) {
-    if (letter == '\'') {
-      quoted += "'\\'";
-    }
-    quoted += letter;
-  }
-  quoted += "'";
-  return quoted;
-}
-
 // `shardplan estimate` with every option of the search that estimate knows, output apart. The batch
 // of a run's file may follow from sizes that the plan changes: it is always said.
 std::string estimate_command(const Options& options, const Job& job) {
   std::string command = "shardplan estimate";
   for (const OptionRow* row : options_of("estimate")) {
-    const bool is_of_output = row->name == "format" || row->name == "out" || row->name == "color";
-    if (is_of_output) {
+    if (row->is_output || row->name == "format" || row->name == "color") {
       continue;
     }
     for (const std::string& value : all_of(options, row->name)) {

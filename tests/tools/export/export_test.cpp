@@ -1,0 +1,118 @@
+// --export of the commands.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/tools/commands/answer.h"
+
+namespace shardplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Where an export may go: within a directory that goes with the test.
+class Folder {
+ public:
+  std::string path() const { return directory_.path() + "/run"; }
+  std::string text(const std::string& file) const { return read_file(path() + "/" + file); }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+// "parallel" arguments of a launch script: whether it has this line, whatever its comment.
+bool has_line(const std::string& text, const std::string& line) {
+  const std::size_t at = text.find("\n  " + line);
+  return at != std::string::npos &&
+         (text[at + 3 + line.size()] == '\n' || text.compare(at + 3 + line.size(), 3, "  #") == 0);
+}
+
+}  // namespace
+
+TEST_CASE("an exported plan of Megatron-LM is launched as it was estimated") {
+  const Folder folder;
+  const ProgramRun run = run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "2x8-h100",
+                                        "--sequence-length", "8k", "--global-batch", "64", "--tp",
+                                        "2", "--pp", "2", "--export", folder.path()});
+  CHECK(run.exit_code == 0);
+  const std::string script = folder.text("launch.sh");
+  for (const char* const line :
+       {"--num-layers 32", "--ffn-hidden-size 14336", "--num-query-groups 8", "--kv-channels 128",
+        "--tensor-model-parallel-size 2", "--sequence-parallel", "--pipeline-model-parallel-size 2",
+        "--use-distributed-optimizer", "--micro-batch-size 1", "--global-batch-size 64",
+        "--untie-embeddings-and-output-weights", "--vocab-size 128255", "--hidden-dropout 0",
+        "--no-create-attention-mask-in-dataloader", "--cross-entropy-fusion-impl te"}) {
+    CHECK_MESSAGE(has_line(script, line), line);
+  }
+  CHECK(contains(script, "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"));
+  CHECK(contains(script, "NNODES=2\nGPUS_PER_NODE=8\n"));
+  CHECK(contains(folder.text("slurm.sbatch"), "#SBATCH --nodes=2\n"));
+}
+
+TEST_CASE("a switch that nobody asked for says what it saves") {
+  const Folder folder;
+  run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-h100", "--sequence-length",
+                 "8k", "--global-batch", "64", "--tp", "2", "--zero", "1", "--export",
+                 folder.path()});
+  const std::string script = folder.text("launch.sh");
+  CHECK(contains(script, "--sequence-parallel  # assumed; without: +"));
+  CHECK(contains(script, "--use-distributed-optimizer  # without: +"));  // asked for by --zero
+  // The mask of [1, 1, 8192, 8192] bytes is 64 MiB.
+  CHECK(contains(script, "--no-create-attention-mask-in-dataloader  # assumed; without: +0.0"));
+}
+
+TEST_CASE("nothing is written for a plan that is not valid or that has no words") {
+  const Folder folder;
+  const Words llama = {"estimate",          "--model", "llama3-8b",      "--cluster", "1x8-h100",
+                       "--sequence-length", "8k",      "--global-batch", "64"};
+  SUBCASE("invalid") {
+    const ProgramRun run = run_shardplan(with_options(llama, "--tp 3 --export " + folder.path()));
+    CHECK(run.exit_code == 1);
+    CHECK(contains(run.err, "nothing is written"));
+  }
+  SUBCASE("a framework without files") {
+    check_refused(
+        run_shardplan(with_options(llama, "--framework native --export " + folder.path())), 2);
+  }
+  SUBCASE("a moment in bf16 beside main parameters in fp32, which FusedAdam does not hold") {
+    const ProgramRun run =
+        run_shardplan(with_options(llama, "--exp-avg-dtype bf16 --export " + folder.path()));
+    check_refused(run, 2);
+    CHECK(contains(run.err, "master_dtype bf16 -> fp32"));
+  }
+  SUBCASE("what the framework would not start with") {
+    const ProgramRun run = run_shardplan(with_options(
+        llama, "--framework torchtitan --sequence-length 8191 --export " + folder.path()));
+    check_refused(run, 2);
+    CHECK(contains(run.err, "torchtitan v0.2.2 cannot express this plan: train.toml"));
+  }
+  CHECK_FALSE(fs::exists(folder.path()));
+}
+
+TEST_CASE("an export replaces nobody's files") {
+  const Folder folder;
+  fs::create_directories(folder.path());
+  write_file(folder.path() + "/launch.sh", "mine\n");
+  const ProgramRun run =
+      run_shardplan({"estimate", "--model", "llama3-8b", "--cluster", "1x8-h100",
+                     "--sequence-length", "8k", "--global-batch", "64", "--export", folder.path()});
+  check_refused(run, 2);
+  CHECK(folder.text("launch.sh") == "mine\n");
+}
+
+TEST_CASE("a search exports its first plan, and the script asks the same question") {
+  const Folder folder;
+  const Words question = {"search",    "--model",        "llama3-8b",
+                          "--cluster", "1x8-h100",       "--sequence-length",
+                          "8k",        "--global-batch", "64"};
+  const JsonValue search = json_of(
+      run_shardplan(with_options(question, "--top 1 --format json --export " + folder.path())));
+  const JsonValue& first = at(search, "top").items.front();
+  const JsonValue estimate =
+      json_of(run_shardplan({"estimate", "--from", folder.path() + "/launch.sh", "--cluster",
+                             "1x8-h100", "--format", "json"}));
+  CHECK(at(at(estimate, "predicted"), "step_time_s").real == at(first, "step_time_s").real);
+}
+
+}  // namespace shardplan

@@ -1,0 +1,12 @@
+// A parsed config.json as text again.
+#pragma once
+
+#include <string>
+
+#include "data/read/json_reader.h"
+
+namespace shardplan {
+
+std::string config_text(const JsonValue& config);
+
+}  // namespace shardplan

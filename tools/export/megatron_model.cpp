@@ -1,0 +1,188 @@
+#include "tools/export/megatron_model.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+#include "data/read/json_message.h"
+#include "tools/export/argument_list.h"
+#include "tools/export/config_numbers.h"
+#include "tools/export/savings.h"
+
+namespace shardplan {
+namespace {
+
+void add_heads(ArgumentList& arguments, const ModelSpec& model) {
+  arguments.add("--num-attention-heads", model.num_heads);
+  if (model.is_mla()) {
+    arguments.add_switch("--multi-latent-attention");
+    if (model.mla.q_lora_rank > 0) {
+      arguments.add("--q-lora-rank", model.mla.q_lora_rank);
+    }
+    arguments.add("--kv-lora-rank", model.mla.kv_lora_rank);
+    arguments.add("--qk-head-dim", model.mla.qk_nope_head_dim);
+    arguments.add("--qk-pos-emb-head-dim", model.mla.qk_rope_head_dim);
+    arguments.add("--v-head-dim", model.mla.v_head_dim);
+    arguments.add("--kv-channels", model.mla.v_head_dim);
+    return;
+  }
+  if (model.num_kv_heads != model.num_heads) {
+    arguments.add_switch("--group-query-attention");
+    arguments.add("--num-query-groups", model.num_kv_heads);
+  }
+  arguments.add("--kv-channels", model.head_dim);
+}
+
+// Learned positions have as many rows as the model; rotary ones need no table, but Megatron-LM
+// wants the number to reach the sequence's length.
+void add_positions(ArgumentList& arguments, const ExportRequest& request) {
+  const Job& job = request.job();
+  const ModelSpec& model = job.model;
+  if (model.learned_positions > 0) {
+    arguments.add("--max-position-embeddings", model.learned_positions);
+    arguments.add("--position-embedding-type", "learned_absolute");
+    return;
+  }
+  arguments.add("--max-position-embeddings",
+                std::max(model.max_sequence_length, job.sequence_length));
+  arguments.add("--position-embedding-type", "rope");
+  const ConfigNumbers numbers = config_numbers(request.model.config);
+  if (numbers.rope_theta) {
+    arguments.add("--rotary-base", exact_text(*numbers.rope_theta));
+  } else {
+    arguments.add("--rotary-base", "10000", "TODO: rope_theta of the model's config.json");
+  }
+  if (numbers.partial_rotary_factor) {
+    arguments.add("--rotary-percent", exact_text(*numbers.partial_rotary_factor));
+  }
+  if (numbers.rope_scaling_factor) {
+    arguments.add_switch("--use-rope-scaling");
+    arguments.add("--rope-scaling-factor", exact_text(*numbers.rope_scaling_factor));
+  }
+}
+
+// Biases of attention alone, or of its output alone, have no argument: they are refused when the
+// files are read back.
+void add_layers(ArgumentList& arguments, const ExportRequest& request) {
+  const ModelSpec& model = request.job().model;
+  arguments.add("--normalization", model.layer_norm ? "LayerNorm" : "RMSNorm");
+  if (const auto epsilon = config_numbers(request.model.config).norm_epsilon) {
+    arguments.add("--norm-epsilon", exact_text(*epsilon));
+  }
+  const bool biases = model.ffn_bias || model.attention_output_bias;
+  arguments.add_switch_if(!biases, "--disable-bias-linear");
+  arguments.add_switch_if(!biases && model.qkv_bias, "--add-qkv-bias");
+  // Multi-latent attention norms what is compressed, which the same switch turns on.
+  arguments.add_switch_if(model.qk_norm || model.is_mla(), "--qk-layernorm");
+  arguments.add_switch_if(model.gated_ffn, "--swiglu");
+  arguments.add_switch_if(!model.tied_embeddings, "--untie-embeddings-and-output-weights");
+}
+
+// Layers with a window as a list of 0 and 1: is_layer_window_attention of
+// core/transformer/utils.py.
+void add_windows(ArgumentList& arguments, const ModelSpec& model) {
+  std::int64_t window = 0;
+  std::string pattern;
+  bool is_in_all = true;
+  for (const LayerSpec& layer : model.layers) {
+    window = std::max(window, layer.attention_window);
+    is_in_all = is_in_all && layer.attention_window > 0;
+    pattern += (pattern.empty() ? "" : ",") + std::string(layer.attention_window > 0 ? "1" : "0");
+  }
+  if (window == 0) {
+    return;
+  }
+  arguments.add("--window-size", "(" + std::to_string(window - 1) + ",0)");
+  if (!is_in_all) {
+    arguments.add("--window-attn-skip-freq", "[" + pattern + "]");
+  }
+}
+
+// "([0]*3+[1]*58)": which layers have experts.
+std::string expert_layers(const ModelSpec& model) {
+  std::string text;
+  std::size_t begin = 0;
+  while (begin < model.layers.size()) {
+    std::size_t end = begin;
+    while (end < model.layers.size() && model.layers[end].is_moe == model.layers[begin].is_moe) {
+      ++end;
+    }
+    text += (text.empty() ? "[" : "+[") + std::string(model.layers[begin].is_moe ? "1" : "0") +
+            "]*" + std::to_string(end - begin);
+    begin = end;
+  }
+  return "(" + text + ")";
+}
+
+void add_router(ArgumentList& arguments, const ExportRequest& request) {
+  const MoeSpec& moe = request.job().model.moe;
+  arguments.add("--moe-router-topk", moe.topk);
+  if (moe.num_groups > 1) {
+    arguments.add("--moe-router-num-groups", moe.num_groups);
+    arguments.add("--moe-router-group-topk", moe.topk_groups);
+  }
+  const ConfigNumbers numbers = config_numbers(request.model.config);
+  if (moe.router_bias) {  // one number for each expert beside sigmoids (DeepSeek-V3)
+    arguments.add("--moe-router-score-function", "sigmoid");
+    arguments.add_switch("--moe-router-enable-expert-bias");
+  } else if (moe.topk == 1 || numbers.normalizes_topk == std::optional(false)) {
+    arguments.add_switch("--moe-router-pre-softmax");
+  }
+  if (numbers.routed_scaling_factor) {
+    arguments.add("--moe-router-topk-scaling-factor", exact_text(*numbers.routed_scaling_factor));
+  }
+}
+
+// training/arguments.py drops a tenth of each unless told.
+void add_dropout(ArgumentList& arguments, const ExportRequest& request, const char* name,
+                 double Job::*field) {
+  Job other = request.job();
+  other.*field = 0.1;
+  const bool is_assumed = !request.question.run && request.job().*field == 0;
+  arguments.add(name, exact_text(request.job().*field),
+                joined_comment(is_assumed ? "assumed" : "",
+                               is_assumed ? cost_without(request, other, request.plan()) : ""));
+}
+
+}  // namespace
+
+std::vector<ExportedArgument> megatron_model_arguments(const ExportRequest& request) {
+  const Job& job = request.job();
+  const ModelSpec& model = job.model;
+  ArgumentList arguments;
+  arguments.add("--num-layers", model.num_layers());
+  arguments.add("--hidden-size", model.hidden);
+  arguments.add("--ffn-hidden-size", model.ffn);
+  add_heads(arguments, model);
+  arguments.add("--seq-length", job.sequence_length);
+  add_positions(arguments, request);
+  add_layers(arguments, request);
+  add_windows(arguments, model);
+  if (model.num_mtp_layers > 0) {
+    arguments.add("--mtp-num-layers", model.num_mtp_layers);
+  }
+  arguments.add("--make-vocab-size-divisible-by", job.profile.vocab_multiple);
+  add_dropout(arguments, request, "--hidden-dropout", &Job::hidden_dropout);
+  add_dropout(arguments, request, "--attention-dropout", &Job::attention_dropout);
+  return arguments.arguments();
+}
+
+std::vector<ExportedArgument> megatron_expert_arguments(const ExportRequest& request) {
+  const ModelSpec& model = request.job().model;
+  const MoeSpec& moe = model.moe;
+  ArgumentList arguments;
+  if (moe.num_experts == 0) {
+    return arguments.arguments();
+  }
+  arguments.add("--num-experts", moe.num_experts);
+  arguments.add("--moe-ffn-hidden-size", moe.expert_ffn);
+  arguments.add("--moe-layer-freq", expert_layers(model));
+  if (moe.shared_ffn > 0) {
+    arguments.add("--moe-shared-expert-intermediate-size", moe.shared_ffn);
+    arguments.add_switch_if(moe.shared_gate, "--moe-shared-expert-gate");
+  }
+  add_router(arguments, request);
+  return arguments.arguments();
+}
+
+}  // namespace shardplan
