@@ -42,12 +42,14 @@ std::int64_t optimizer_bytes(const Job& job, const Plan& plan) {
 }
 
 // Weights, gradients and optimizer state of the fullest of ranks_of, where ranks hold the first two
-// whole: what start-up leaves in the allocator is not replayed for them. 0: not so here.
+// whole: what start-up leaves in the allocator is not replayed for them. 0: not so here, or not all
+// parameters are trained.
 std::int64_t tensor_floor(PricePieces& pieces, const Plan& plan, const PriceFreedom& open) {
   const Job& job = pieces.job;
   const bool may_gather =
       plan.zero > 1 || std::ranges::any_of(open.zero, [](std::int64_t zero) { return zero > 1; });
-  if (!framework_of(job.profile).holds_whole_weights || may_gather || !open.precision.empty() ||
+  if (!framework_of(job.profile).holds_whole_weights ||
+      trained_parameters(job) != TrainedParameters::kAll || may_gather || !open.precision.empty() ||
       !open.grad_dtype.empty() || !has_groups(job, plan)) {
     return 0;
   }

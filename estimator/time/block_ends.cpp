@@ -54,7 +54,9 @@ BlockTime logits_before(const BlockContext& context, const LossKernels& loss) {
   const ModelSpec& model = context.model();
   const Precision precision =
       context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
-  BlockTime time = head_product(context, loss, local_vocab(context), precision);
+  BlockContext of_head = context;
+  of_head.trains_weights = context.trains_weights || context.job.adapters.trains_head;
+  BlockTime time = head_product(of_head, loss, local_vocab(context), precision);
   add(time,
       memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
   if (context.plan.tp > 1) {

@@ -65,6 +65,9 @@ std::vector<std::string> plan_features(const Job& job, const Plan& plan,
   if (job.optimizer != OptimizerKind::kAdamW) {
     features.push_back("optimizer " + std::string(name_of(job.optimizer)));
   }
+  if (trained_parameters(job) != TrainedParameters::kAll) {
+    features.push_back("trained " + std::string(name_of(trained_parameters(job))));
+  }
   features.push_back("zero " + std::to_string(plan.zero));
   features.push_back(recompute_feature(plan.recompute));
   features.push_back("precision " + std::string(name_of(plan.precision)));

@@ -13,6 +13,7 @@
 
 #include "estimator/allocator/block_counts.h"
 #include "estimator/allocator/caching_allocator.h"
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/muon.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/weights.h"
@@ -86,6 +87,7 @@ BuiltStage start_up(const Job& job, const Plan& plan, const StageLayout& stage,
   const DType type = activation_dtype(plan.precision);
   std::vector<std::vector<TapeTensor>> built(stage.chunks.size());
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
+    for (const std::int64_t elements : weights.frozen[chunk]) { tape.make(bytes(elements, type)); }
     for (const std::int64_t elements : weights.of_chunk[chunk]) {
       built[chunk].push_back(tape.make(bytes(elements, type)));
     }
@@ -323,7 +325,7 @@ class CountedStartUp {
 
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                                const StageTensors& tensors) {
-  if (job.profile.allocator == AllocatorKind::kCaching) {
+  if (job.profile.allocator == AllocatorKind::kCaching && !trains_adapters(job)) {
     const StageWeights weights = stage_weights(job, plan, stage, tensors, 0);
     if (const auto tails = CountedStartUp(job, plan, tensors, weights).tails()) {
       return *tails;
@@ -334,6 +336,9 @@ AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayo
 
 BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& stage,
                        const StageTensors& tensors, std::int64_t shard) {
+  if (trains_adapters(job)) {
+    return start_up(job, plan, stage, trained_stage(job, plan, stage, buffers(job, plan)), shard);
+  }
   const bool is_local = job.profile.memory_model == MemoryModel::kMegatronLocal;
   if (is_local || has_plain_optimizer(job, plan)) {
     return start_up(job, plan, stage, tensors, shard);

@@ -27,7 +27,8 @@ BuiltStage built_stage(const Job& job, const Plan& plan, const StageLayout& stag
 BuiltStage start_up(const Job& job, const Plan& plan, const StageLayout& stage,
                     const StageTensors& tensors, std::int64_t shard);
 
-// Megatron-core's start-up, by sizes of blocks where addresses decide nothing.
+// Megatron-core's start-up, by sizes of blocks where addresses decide nothing. `tensors`, here and
+// below: what is updated.
 AllocatorTails allocator_tails(const Job& job, const Plan& plan, const StageLayout& stage,
                                const StageTensors& tensors);
 

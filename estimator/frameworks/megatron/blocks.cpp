@@ -21,7 +21,8 @@ std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kin
                       .plan = plan,
                       .shape = block_shape(job, plan),
                       .is_moe = kind == BlockKind::kMoeLayer || mtp_is_moe,
-                      .rows = rows};
+                      .rows = rows,
+                      .adapters = adapters_of(job, plan, kind)};
   if (kind == BlockKind::kEmbedding) {
     add_embedding(block);
     return std::move(rows.rows);

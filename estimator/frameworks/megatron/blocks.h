@@ -7,6 +7,7 @@
 //     pytorch/triton/cross_entropy.py.
 #pragma once
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/ledger/block_rows.h"
@@ -20,6 +21,7 @@ struct MegatronBlock {
   BlockShape shape;
   bool is_moe = false;
   RowList& rows;
+  std::vector<AdapterShape> adapters = {};
 
   const RecomputeModules& recomputed() const { return plan.recompute.modules; }
   bool replays_core_attention() const { return selective() && recomputed().core_attn; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/ledger/block_rows.h"
 #include "estimator/ledger/stage_tensors.h"
@@ -20,7 +21,7 @@ std::vector<std::int64_t> dummy_gradients(const Job& job, const Plan& plan,
     if (count_blocks(stage, kind) == 0) {
       continue;
     }
-    for (WeightShape shape : weight_shapes(job, plan, kind)) {
+    for (WeightShape shape : updated_weight_shapes(job, plan, kind)) {
       shape.count = 1;
       if (std::ranges::find(seen, shape) == seen.end()) {
         seen.push_back(shape);

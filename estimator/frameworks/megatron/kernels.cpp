@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
+#include "estimator/frameworks/megatron/adapters/kernels.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/expert_kernels.h"
 #include "estimator/frameworks/megatron/fsdp.h"
@@ -154,8 +156,12 @@ LossKernels local_loss_kernels(const Job&, const Plan&, std::int64_t tokens) {
 
 // The table's gradient is PyTorch's: zeros for the whole table, sums of tokens in parts of fp32
 // (written, read and written) and the hook's addition to the main gradient
-// (core/models/common/embeddings, core/distributed/distributed_data_parallel.py).
+// (core/models/common/embeddings, core/distributed/distributed_data_parallel.py). A frozen one has
+// none.
 TableGradientKernels table_gradient(const Job& job, const Plan& plan) {
+  if (trains_adapters(job) && !job.adapters.trains_table) {
+    return {};
+  }
   const double e = activation_element_bytes(plan);
   return {.token = at_share(job.cluster.gpu, 2 * e + 8, &TimeConstants::embedding_sum_share),
           .table = {.streamed = e, .converted = e + 2 * gradient_element_bytes(plan)}};
@@ -180,6 +186,10 @@ BlockTime engine_rounding(const BlockContext& context, const ProductShape& layer
   const double weights =
       number(layer.count * layer.n * layer.k) / number(num_microbatches(context.job, context.plan));
   return rounding_by_library(context, layer, bytes, weights);
+}
+
+bool trains_linears(const Job& job) {
+  return !trains_adapters(job);
 }
 
 double fp8_rate_share(const Job& job) {
@@ -210,6 +220,8 @@ LayerReplay replay(const Job& job, const LayerSpec& layer, const LayerParts& par
 constinit const BlockKernels kKernels = {.host = kHost,
                                          .layer = engine_layer_kernels,
                                          .weight_gradient = weight_gradient,
+                                         .trains_weights = trains_linears,
+                                         .add_beside_products = add_adapters_beside_products,
                                          .adds_weight_gradients = fuses_weight_gradients,
                                          .fp8_rounding = engine_rounding,
                                          .fp8_rate_share = fp8_rate_share,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/weights.h"
@@ -65,6 +66,12 @@ std::string load_assumption(double spread) {
          "take 9 to 24 % longer; --set moe_load_spread=0.2 counts such";
 }
 
+// No run with adapters was measured.
+constexpr std::string_view kAdapterAssumption =
+    "adapters: rows of Megatron-SWIFT's adapters and of frozen layers follow the sources of "
+    "mcore-bridge and Transformer Engine 2.9 and are not measured; what the host needs to launch "
+    "adapters is not counted in step times";
+
 }  // namespace
 
 void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
@@ -75,6 +82,9 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
     if (bytes > 0) {
       assumptions.push_back({.text = whole_moment_text(plan, bytes)});
     }
+  }
+  if (trains_adapters(job)) {
+    assumptions.push_back({.text = std::string(kAdapterAssumption)});
   }
   if (const double spread = load_spread(job, plan);
       spread > 0 && job.profile.moe_load_spread == 0) {

@@ -4,6 +4,7 @@
 // (validate_args); transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py.
 #include "estimator/frameworks/megatron/rules.h"
 
+#include "estimator/frameworks/megatron/adapters/rules.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/both_specs_rules.h"
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
@@ -182,7 +183,8 @@ constexpr std::array kRules = {
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
     kMoeBufferFactorUnsupported,
-    kTrainsAll,
+    kAdaptersInBf16,
+    kAdaptersBeside,
     kQuantizationUnsupported,
     kAdamWOrMuon,
     kMuonAlone,
@@ -190,6 +192,9 @@ constexpr std::array kRules = {
     kFp8ParamGatherFsdp,
     kLocalLayers,
     // accepted
+    kAdaptersArePlain,
+    kAdaptersOnWholeModules,
+    kAdaptersNeedEtp1,
     kWorldByTpCpPp,
     kHeadsByTp,
     kKvHeadsAndTp,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/block_rows.h"
@@ -10,12 +11,13 @@ namespace shardplan::megatron {
 namespace {
 
 // core/tensor_parallel/layers.py gathers the input of column-parallel products into one buffer that
-// is never freed; with Transformer Engine only the head is such a product.
+// is never freed; with Transformer Engine only the head is such a product, and not a frozen one.
 bool has_gather_buffer(const Job& job, const BlockShape& shape, const StageEnds& ends) {
   const MemoryModel model = job.profile.memory_model;
-  return shape.gathers_sequence &&
-         (model == MemoryModel::kMegatronLocal ||
-          (model == MemoryModel::kMegatron && (ends.has_head || has_local_layers(job))));
+  const bool trains_head = !trains_adapters(job) || job.adapters.trains_head;
+  return shape.gathers_sequence && (model == MemoryModel::kMegatronLocal ||
+                                    (model == MemoryModel::kMegatron &&
+                                     ((ends.has_head && trains_head) || has_local_layers(job))));
 }
 
 // What the buffer holds at most: a product's input, the tokens of all ranks that share the experts

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/blocks/combined.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/dummy_gradients.h"
@@ -97,6 +98,16 @@ void add_gathered(MegatronState& state) {
              .stream = AllocationStream::kGather});
 }
 
+// `all`: the model's, without adapters.
+void add_frozen_parameters(MegatronState& state, const StageTensors& all) {
+  state.add({.component = Component::kParameters,
+             .name = "parameters.frozen",
+             .elements = trains_adapters(state.job) ? all.dense + all.expert : 0,
+             .dtype = state.parameter_dtype(),
+             .first = Phase::kStartUp,
+             .formula = "the model's own parameters, in no buffer"});
+}
+
 void add_dummy_gradients(MegatronState& state) {
   std::int64_t elements = 0;
   for (const std::int64_t of_shape : dummy_gradients(state.job, state.plan, state.stage)) {
@@ -140,8 +151,9 @@ LocalParameters whole_parameters(const Job& job, const Plan& plan, const StageLa
   return {.dense = tensors.dense, .expert = tensors.expert};
 }
 
+// `tensors`: what is updated, all of the model's or what is trained of it.
 std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLayout& stage,
-                                 const StageTensors& tensors) {
+                                 const StageTensors& all, const StageTensors& tensors) {
   MegatronState state{.job = job,
                       .plan = plan,
                       .stage = stage,
@@ -155,6 +167,7 @@ std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLa
   }
   const LocalParameters whole =
       has_whole_moments(state) ? whole_parameters(job, plan, stage) : LocalParameters{};
+  add_frozen_parameters(state, all);
   add_built_parameters(state);
   const bool keeps_fp8 = state.keeps_fp8();
   add_megatron_group(state, {.names = kDenseStateNames,
@@ -200,9 +213,13 @@ bool has_plain_optimizer(const Job& job, const Plan& plan) {
 
 // Where products add weight gradients that another stream makes, all of them may wait there.
 StageState state_of_stage(const Job& job, const Plan& plan, const StageLayout& stage,
-                          const StageTensors& tensors, std::optional<std::int64_t> /*data_rank*/) {
+                          const StageTensors& all, std::optional<std::int64_t> /*data_rank*/) {
   StageState state;
-  state.rows = state_rows(job, plan, stage, tensors);
+  const bool is_part = trains_adapters(job);
+  const StageTensors trained =
+      is_part ? trained_stage(job, plan, stage, buffers(job, plan)) : StageTensors{};
+  const StageTensors& tensors = is_part ? trained : all;
+  state.rows = state_rows(job, plan, stage, all, tensors);
   if (accumulates_beside(job, plan) && !fuses_weight_gradients(job, plan)) {
     state.bytes.side_streams =
         (tensors.dense + tensors.expert) * bytes_of(activation_dtype(plan.precision));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/muon.h"
@@ -42,9 +43,13 @@ double divided_bytes(const Plan& plan, std::int64_t replicas) {
   return replicas > 1 ? 2 * number(bytes_of(plan.grad_dtype)) : 0;
 }
 
-// What is kept in fp8 alone is gathered so, but for mxfp8.
+double reduced_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
+  return trained_share(job) * number(part.elements * bytes_of(plan.grad_dtype));
+}
+
+// What is kept in fp8 alone is gathered so, but for mxfp8; what is frozen is not.
 double gathered_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
-  const double whole = number(part.elements) * weight_bytes(plan);
+  const double whole = trained_share(job) * number(part.elements) * weight_bytes(plan);
   return gathers_in_fp8(job, plan) ? whole - number(part.linear) * (weight_bytes(plan) - 1) : whole;
 }
 
@@ -70,19 +75,21 @@ KernelBytes engine_step_kernels(const Job& job, const Plan& plan) {
   const OptimizerBytes bytes = optimizer_bytes(job, plan);
   const bool copies = plan.grad_dtype != DType::kFp32 && !is_precision_aware(plan);
   const double used = copies ? 4 : bytes.grad;
-  return at_share(job.cluster.gpu, 4 * used + 2 * (bytes.moments + bytes.master),
-                  &TimeConstants::multi_tensor_share) +
-         KernelBytes{.fused = bytes.master + weight_bytes(plan) + unfused_bytes(job, bytes),
-                     .converted = copies ? bytes.grad + used : 0};
+  return trained_share(job) *
+         (at_share(job.cluster.gpu, 4 * used + 2 * (bytes.moments + bytes.master),
+                   &TimeConstants::multi_tensor_share) +
+          KernelBytes{.fused = bytes.master + weight_bytes(plan) + unfused_bytes(job, bytes),
+                      .converted = copies ? bytes.grad + used : 0});
 }
 
 // Megatron-LM's gradient buffer, per parameter and step: zeros written; divided by the number of
 // replicas where there are several (distributed/param_and_grad_buffer.py); of Megatron-FSDP's
 // nothing is counted.
-KernelBytes engine_buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t replicas) {
-  return plan.zero <= 1 ? KernelBytes{.fused = number(bytes_of(plan.grad_dtype)),
-                                      .streamed = divided_bytes(plan, replicas)}
-                        : KernelBytes{};
+KernelBytes engine_buffer_kernels(const Job& job, const Plan& plan, std::int64_t replicas) {
+  return plan.zero <= 1
+             ? trained_share(job) * KernelBytes{.fused = number(bytes_of(plan.grad_dtype)),
+                                                .streamed = divided_bytes(plan, replicas)}
+             : KernelBytes{};
 }
 
 KernelBytes local_buffer_kernels(const Job& /*job*/, const Plan& plan, std::int64_t replicas) {
@@ -167,6 +174,7 @@ std::optional<double> local_muon_step_s(const Job& job, const Plan& plan,
 }  // namespace
 
 constinit const UpdateTimes kUpdate = {.gathered_bytes = gathered_bytes,
+                                       .reduced_bytes = reduced_bytes,
                                        .add_copies = add_copies,
                                        .layer_shares = fsdp_shares,
                                        .exposed_zero_3_s = exposed_fsdp_s,

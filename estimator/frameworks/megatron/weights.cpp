@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/muon.h"
 
@@ -155,6 +156,13 @@ StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& 
   const ContiguousBuffers cut = buffers(job, plan);
   for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
     Weights weights = chunk_weights(job, plan, stage.chunks[chunk], of_kind);
+    std::vector<std::int64_t>& frozen = found.frozen.emplace_back();
+    if (trains_adapters(job)) {
+      append(frozen, weights.dense);
+      append(frozen, weights.expert);
+      TrainedTensors trained = trained_tensors(job, plan, stage.chunks[chunk]);
+      weights = {.dense = std::move(trained.dense), .expert = std::move(trained.expert)};
+    }
     const ChunkBuffers& buffers = tensors.chunks[chunk];
     std::vector<std::int64_t>& of_chunk = found.of_chunk.emplace_back();
     for (std::vector<std::int64_t>* part : {&weights.dense, &weights.expert}) {

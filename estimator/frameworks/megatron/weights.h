@@ -14,12 +14,13 @@ namespace shardplan::megatron {
 
 // Elements on one rank.
 struct StageWeights {
-  std::vector<std::vector<std::int64_t>> of_chunk;  // dense, then expert
+  std::vector<std::vector<std::int64_t>> frozen;    // of each chunk, beside adapters
+  std::vector<std::vector<std::int64_t>> of_chunk;  // what is updated: dense, then expert
   std::vector<std::int64_t> of_optimizer;           // this rank's share
   std::size_t second_moments = 0;  // so many of the optimizer's, the first ones, have one
 };
 
-// `shard`: on which of the ranks that share the optimizer's tensors.
+// `tensors`: what is updated. `shard`: on which of the ranks that share the optimizer's tensors.
 StageWeights stage_weights(const Job& job, const Plan& plan, const StageLayout& stage,
                            const StageTensors& tensors, std::int64_t shard);
 

@@ -77,6 +77,33 @@ TEST_CASE(
   CHECK(priced_plans > 50);
 }
 
+TEST_CASE("prices equal the estimates with adapters beside Megatron's layers") {
+  const Library library;
+  RandomJobs random(library, 5);
+  int priced_plans = 0;
+  for (int i = 0; i < 2000; ++i) {
+    RandomCase drawn = random.next();
+    if (drawn.job.profile.memory_model != MemoryModel::kMegatron) {
+      continue;
+    }
+    drawn.job.adapters = {.rank = 8 << (i % 4), .dtype = DType::kBf16};
+    drawn.job.adapters.targets.fill(true);
+    drawn.job.adapters.dropout = i % 2 == 0 ? 0.05 : 0;
+    if (why_invalid(drawn.job, drawn.plan)) {
+      continue;
+    }
+    ++priced_plans;
+    PriceTable table = build_price_table(drawn.job);
+    const Price priced = price(table, drawn.plan);
+    const MemoryEstimate memory = estimate_memory(drawn.job, drawn.plan);
+    const auto largest = std::ranges::max_element(memory.stages, {}, &StageMemory::allocated_bytes);
+    INFO("case " << i);
+    REQUIRE(priced.allocated_bytes == largest->allocated_bytes);
+    REQUIRE(priced.step_time_s == estimate_step_time(drawn.job, drawn.plan).total_s);
+  }
+  CHECK(priced_plans > 20);
+}
+
 TEST_CASE("prices of one table know how many microbatches defer gradients of the output layer") {
   const Library library;
   Job job = {.model = library.model("llama3-8b").model,

@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/megatron/blocks/attention.h"
 
+#include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/core_attention.h"
@@ -21,7 +22,8 @@ void add_qkv_projection(MegatronBlock& block) {
     rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
              block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
              "h*T: LayerNormLinear gathers its input for the product and frees it");
-    rows.use("attention.gathered_norm_output_again", block.gathered_again(s.hidden * s.tokens),
+    rows.use("attention.gathered_norm_output_again",
+             trains_linears(block) ? block.gathered_again(s.hidden * s.tokens) : 0,
              block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
              "h*T: gathered again for the weight gradient");
   }
@@ -46,8 +48,9 @@ void add_qkv_projection(MegatronBlock& block) {
   rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardQkv,
            Step::kBackwardNorm, "h*u: gradient of the norm's output");
   add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", packed, Step::kBackwardQkv);
-  add_weight_gradient(block, "attention.qkv_weight_gradient", s.hidden * widths.qkv(),
+  add_linear_gradient(block, "attention.qkv_weight_gradient", s.hidden * widths.qkv(),
                       block.weight_step(Step::kBackwardQkv));
+  add_adapter(block, AdapterPlace::kQkv);
 }
 
 // Down-projections are duplicated over tp and work on this rank's share of the sequence; the norms
@@ -182,8 +185,9 @@ void add_projection(MegatronBlock& block) {
   const auto add_gradient = s.gathers_sequence ? add_fp8_part : add_fp8_cast;
   add_gradient(block, "attention.projection_gradient_fp8", s.hidden * s.sharded_tokens,
                Step::kBackwardProjection);
-  add_weight_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
+  add_linear_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
                       block.weight_step(Step::kBackwardProjection));
+  add_adapter(block, AdapterPlace::kProjection);
 }
 
 }  // namespace
@@ -212,9 +216,14 @@ void add_layer_input(MegatronBlock& block) {
                           separate_norms(block.job, block.is_moe).attention;
   rows.use("attention.norm_output_again", recomputed ? sequence : 0, s.dtype,
            Step::kBackwardProjection, Step::kBackwardNorm, kComputedAgain);
-  keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output",
-                    block.linear_elements(sequence), block.linear_dtype(), norm,
-                    "h*u: saved sharded by the linear layer, gathered again in backward");
+  if (saves_normed_input(block, adapts_qkv(block.job))) {
+    keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output",
+                      block.linear_elements(sequence), block.linear_dtype(), norm,
+                      "h*u: saved sharded by the linear layer, gathered again in backward");
+  } else {
+    rows.use("attention.norm_output", sequence, s.dtype, norm.born, norm.last_forward_use,
+             "h*u: freed behind the frozen product (LayerNormLinear)");
+  }
   rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
            "h*u: arrives from the next layer, kept for the residual path");
   rows.use("ffn_input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,

@@ -2,6 +2,7 @@
 // keeps. Letters in block_rows.h.
 #include "estimator/frameworks/megatron/blocks/core_attention.h"
 
+#include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
@@ -158,7 +159,8 @@ void add_output(MegatronBlock& block, std::int64_t elements) {
   const bool copies = copies_batch_first(block);
   const bool attention_saves = !saves_probabilities(block.job, block.plan) && !copies && !replays;
   const Step step = attention_saves ? Step::kBackwardAttention : Step::kBackwardProjection;
-  if (attention_saves || !block.saves_fp8_of_saved()) {
+  const bool projection_saves = saves_input(block, adapts_projection(block.job));
+  if (attention_saves || (projection_saves && !block.saves_fp8_of_saved())) {
     rows.keep("attention.output", elements, dtype,
               {.born = Step::kForwardAttention,
                .last_forward_use = Step::kForwardProjection,
@@ -168,7 +170,7 @@ void add_output(MegatronBlock& block, std::int64_t elements) {
                   : "a*d*T/t: saved by the projection");
   } else {
     rows.use("attention.output", elements, dtype, Step::kForwardAttention, Step::kForwardProjection,
-             "a*d*T/t: cast by the projection");
+             "a*d*T/t: cast by the projection, or frozen and not saved by it");
   }
   keep_or_recompute(block, replays, Step::kBackwardAttention, "attention.output_batch_first",
                     copies ? elements : 0, dtype,

@@ -2,6 +2,7 @@
 // Letters in block_rows.h; e ep, et etp.
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 
+#include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/plan/expert_routing.h"
@@ -41,8 +42,15 @@ std::int64_t padded_rows(const MegatronBlock& block, std::int64_t rows) {
                                              : rows + div_ceil(experts * (align - 1), 2);
 }
 
+// Of frozen experts the layer's forward alone holds it, until they are done (MoELayer,
+// routed_experts_compute).
 void add_expert_input(MegatronBlock& block, const Dispatch& dispatch, bool recomputed,
                       std::string_view formula) {
+  if (!saves_input(block, adapts_fc1(block.job))) {
+    block.rows.use("experts.fc1_input", block.shape.hidden * dispatch.padded, block.shape.dtype,
+                   Step::kForwardDispatch, Step::kForwardUnsort, formula);
+    return;
+  }
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
                     block.linear_elements(block.shape.hidden * dispatch.padded),
                     block.linear_dtype(),

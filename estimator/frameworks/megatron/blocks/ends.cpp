@@ -2,6 +2,7 @@
 // head and loss. Letters in block_rows.h.
 #include "estimator/frameworks/megatron/blocks/ends.h"
 
+#include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/fsdp.h"
@@ -85,6 +86,59 @@ Step head_gradient_dies(const MegatronBlock& block) {
                                                     : Step::kBackwardLogits;
 }
 
+bool trains_head(const MegatronBlock& block) {
+  return trains_linears(block) || block.job.adapters.trains_head;
+}
+
+// A frozen output layer saves nothing but its weight, and gathers its input into a tensor of its
+// own (core/tensor_parallel/layers.py, linear_with_frozen_weight).
+void add_head_input(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const bool is_frozen = !trains_head(block);
+  keep_where_saved(block, !is_frozen, "final_norm.output", s.hidden * s.sharded_tokens, s.dtype,
+                   {.born = Step::kForwardInput,
+                    .last_forward_use = Step::kForwardLogits,
+                    .dies = Step::kBackwardLogits},
+                   "h*u: input of the head product, whose weight gradient is not delayed");
+  block.rows.use("head.gathered_input", is_frozen && s.gathers_sequence ? s.hidden * s.tokens : 0,
+                 s.dtype, Step::kForwardLogits, Step::kForwardLogits,
+                 "h*T: gathered for the frozen head");
+}
+
+void add_head_gradient(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  if (!trains_head(block)) {
+    return;
+  }
+  if (fuses_weight_gradients(block.job, block.plan)) {
+    add_weight_gradient(block, "head.weight_gradient", s.local_vocab * s.hidden,
+                        Step::kBackwardLogits);
+    return;
+  }
+  block.rows
+      .use("head.weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits,
+           head_gradient_dies(block), "h*V/t: before it is added to the main gradient")
+      .is_freed_in_use = accumulates_beside(block.job, block.plan);
+}
+
+// A frozen embedding has no backward: what it gives is a leaf that asks for a gradient
+// (mcore-bridge f020e47 src/mcore_bridge/model/gpt_model.py, _preprocess).
+void add_embedding_backward(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  if (!trains_linears(block) && !block.job.adapters.trains_table) {
+    return;
+  }
+  if (s.gathers_sequence) {
+    block.rows.use("full_output_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardInput,
+                   Step::kBackwardInput, "h*T: gathered");
+  }
+  block.rows
+      .use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
+           Step::kBackwardInput,
+           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype")
+      .is_freed_in_use = accumulates_beside(block.job, block.plan);
+}
+
 }  // namespace
 
 void add_embedding(MegatronBlock& block) {
@@ -108,13 +162,8 @@ void add_embedding(MegatronBlock& block) {
   if (s.gathers_sequence) {
     rows.use("full_output", s.hidden * s.tokens, s.dtype, Step::kForwardOutput,
              Step::kForwardOutput, "h*T: before the reduce-scatter");
-    rows.use("full_output_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardInput,
-             Step::kBackwardInput, "h*T: gathered");
   }
-  rows.use("weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardInput,
-           Step::kBackwardInput,
-           "h*V/t: torch's embedding backward makes a dense gradient in the weight's dtype")
-      .is_freed_in_use = accumulates_beside(block.job, block.plan);
+  add_embedding_backward(block);
 }
 
 void add_mtp_projection(MegatronBlock& block) {
@@ -125,11 +174,12 @@ void add_mtp_projection(MegatronBlock& block) {
                    .dies = Step::kBackwardInput};
   rows.keep("mtp.norm_inputs", 2 * s.hidden * s.sharded_tokens, s.dtype, saved,
             "2h*u: embedding and hidden state, inputs of their norms");
-  rows.keep("mtp.projection_input", 2 * s.hidden * s.sharded_tokens, s.dtype,
-            {.born = saved.born,
-             .last_forward_use = saved.last_forward_use,
-             .dies = block.weight_step(Step::kBackwardInput)},
-            "2h*u: concatenated norm outputs");
+  keep_where_saved(block, trains_linears(block), "mtp.projection_input",
+                   2 * s.hidden * s.sharded_tokens, s.dtype,
+                   {.born = saved.born,
+                    .last_forward_use = saved.last_forward_use,
+                    .dies = block.weight_step(Step::kBackwardInput)},
+                   "2h*u: concatenated norm outputs");
   rows.use("mtp.projection_input_gradient", 2 * s.hidden * s.sharded_tokens, s.dtype,
            Step::kBackwardInput, Step::kBackwardInput, "2h*u");
 }
@@ -148,11 +198,7 @@ void add_head(MegatronBlock& block) {
              .last_forward_use = Step::kForwardInput,
              .dies = Step::kBackwardInput},
             "u: fp32");
-  rows.keep("final_norm.output", sequence, s.dtype,
-            {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardLogits,
-             .dies = Step::kBackwardLogits},
-            "h*u: input of the head product, whose weight gradient is not delayed");
+  add_head_input(block);
   add_loss(block);
   rows.keep("labels", 2 * s.tokens, DType::kInt64,
             {.born = Step::kForwardInput,
@@ -167,14 +213,7 @@ void add_head(MegatronBlock& block) {
            Step::kBackwardInput, "h*u");
   rows.use("final_norm.input_gradient", sequence, s.dtype, Step::kBackwardInput,
            Step::kBackwardInput, "h*u");
-  if (fuses_weight_gradients(block.job, block.plan)) {
-    add_weight_gradient(block, "head.weight_gradient", s.local_vocab * s.hidden,
-                        Step::kBackwardLogits);
-  } else {
-    rows.use("head.weight_gradient", s.local_vocab * s.hidden, s.dtype, Step::kBackwardLogits,
-             head_gradient_dies(block), "h*V/t: before it is added to the main gradient")
-        .is_freed_in_use = accumulates_beside(block.job, block.plan);
-  }
+  add_head_gradient(block);
 }
 
 }  // namespace shardplan::megatron

@@ -2,6 +2,7 @@
 // block_rows.h; f_s width of the shared experts, et etp.
 #include "estimator/frameworks/megatron/blocks/ffn.h"
 
+#include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
@@ -87,12 +88,17 @@ void add_ffn_piece(MegatronBlock& block, const FfnPiece& piece, std::int64_t act
       s.dtype,
       {.born = piece.fc1, .last_forward_use = piece.activation, .dies = piece.backward_activation},
       "2f*T/t: gate and up, saved as input of the activation");
-  keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.activation_output,
-                block.linear_elements(activations), block.linear_dtype(),
-                {.born = piece.activation,
-                 .last_forward_use = piece.fc2,
-                 .dies = block.weight_step(piece.backward_fc2)},
-                "f*T/t: input of the second product");
+  const Life input{.born = piece.activation,
+                   .last_forward_use = piece.fc2,
+                   .dies = block.weight_step(piece.backward_fc2)};
+  if (saves_input(block, adapts_fc2(block.job))) {
+    keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.activation_output,
+                  block.linear_elements(activations), block.linear_dtype(), input,
+                  "f*T/t: input of the second product");
+  } else {
+    rows.use(piece.activation_output, activations, s.dtype, input.born, input.last_forward_use,
+             "f*T/t: input of the second product, which is frozen");
+  }
   if (block.job.profile.swiglu == SwigluKind::kUnfused && pieces == 2) {
     keep_in_turns(block, replayed, replayed.what != Replay::kNothing, piece.gate_activation,
                   activations, s.dtype,
@@ -129,13 +135,18 @@ void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
   // A dense FFN has the norm inside its first linear layer; experts share one norm output among
   // router, shared experts and dispatch, the router's weight gradient using it last.
   const Step last = block.is_moe ? Step::kBackwardFfnNorm : Step::kBackwardFc1;
-  keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output",
-                    block.is_moe ? sequence : block.linear_elements(sequence),
-                    block.is_moe ? s.dtype : block.linear_dtype(),
-                    {.born = Step::kForwardFfnNorm,
-                     .last_forward_use = block.is_moe ? Step::kForwardDispatch : Step::kForwardFc1,
-                     .dies = s.gathers_sequence ? last : block.weight_step(last)},
-                    "h*u: saved sharded, gathered again in backward");
+  const Life normed{.born = Step::kForwardFfnNorm,
+                    .last_forward_use = block.is_moe ? Step::kForwardDispatch : Step::kForwardFc1,
+                    .dies = s.gathers_sequence ? last : block.weight_step(last)};
+  if (block.is_moe || saves_normed_input(block, adapts_fc1(block.job))) {
+    keep_or_recompute(block, norm_recomputed, replayed, "ffn.norm_output",
+                      block.is_moe ? sequence : block.linear_elements(sequence),
+                      block.is_moe ? s.dtype : block.linear_dtype(), normed,
+                      "h*u: saved sharded, gathered again in backward");
+  } else {
+    rows.use("ffn.norm_output", sequence, s.dtype, normed.born, normed.last_forward_use,
+             "h*u: freed behind the frozen product (LayerNormLinear)");
+  }
   rows.use("ffn.norm_gradient", sequence, s.dtype,
            block.is_moe ? Step::kBackwardDispatch : Step::kBackwardFc1, Step::kBackwardFfnNorm,
            "h*u: gradient of the norm's output");
@@ -167,7 +178,8 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
   if (!has_local_layers(block.job)) {
     rows.use("ffn.gathered_norm_output", block.linear_elements(full), block.linear_dtype(),
              piece.fc1, piece.fc1, "h*T: gathered for the first product, freed after it");
-    rows.use("ffn.gathered_norm_output_again", block.gathered_again(full), block.linear_dtype(),
+    rows.use("ffn.gathered_norm_output_again",
+             trains_linears(block) ? block.gathered_again(full) : 0, block.linear_dtype(),
              piece.backward_fc1, block.weight_step(piece.backward_fc1),
              "h*T: gathered again for the weight gradient");
   }
@@ -228,10 +240,12 @@ void add_dense_ffn(MegatronBlock& block) {
                    s.dtype, Step::kBackwardOutput, Step::kBackwardOutput,
                    "h*(T+u): mlp recompute runs the whole FFN again");
   }
-  add_weight_gradient(block, "ffn.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
+  add_linear_gradient(block, "ffn.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
                       block.weight_step(Step::kBackwardFc1));
-  add_weight_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width,
+  add_linear_gradient(block, "ffn.fc2_weight_gradient", s.hidden * width,
                       block.weight_step(Step::kBackwardFc2));
+  add_adapter(block, AdapterPlace::kFc1);
+  add_adapter(block, AdapterPlace::kFc2);
 }
 
 void add_moe(MegatronBlock& block) {
@@ -262,6 +276,10 @@ void add_moe(MegatronBlock& block) {
   block.rows.use("experts.activation_output_again",
                  activation && !whole ? dispatch.padded * width : 0, s.dtype, Step::kBackwardFc2,
                  Step::kBackwardActivation, kComputedAgain);
+  const AdapterTokens routed = {
+      .input = dispatch.padded, .low = dispatch.padded, .output = dispatch.padded};
+  add_adapter(block, AdapterPlace::kExpertsFc1, routed);
+  add_adapter(block, AdapterPlace::kExpertsFc2, routed);
   block.rows.follow_load = false;
   if (moe.shared_ffn > 0) {
     add_ffn_piece(block, kShared, s.tokens * div_ceil(moe.shared_ffn, block.plan.tp),
@@ -284,14 +302,16 @@ void add_moe(MegatronBlock& block) {
                        .dies = Step::kBackwardFfnNorm},
                       "h*u: fc2's output, which the gate multiplies");
     add_sequence_gathers(block, kShared);
+    add_adapter(block, AdapterPlace::kSharedFc1);
+    add_adapter(block, AdapterPlace::kSharedFc2);
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
                    Step::kForwardOutput, "h*u: added to the routed output at the end");
   }
   block.rows.use("ffn.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardCombine,
                  Step::kForwardOutput, "h*u: tokens put back in order");
-  add_weight_gradient(block, "experts.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
+  add_linear_gradient(block, "experts.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
                       block.weight_step(Step::kBackwardFc1), local_experts);
-  add_weight_gradient(block, "experts.fc2_weight_gradient", s.hidden * width,
+  add_linear_gradient(block, "experts.fc2_weight_gradient", s.hidden * width,
                       block.weight_step(Step::kBackwardFc2), local_experts);
 }
 

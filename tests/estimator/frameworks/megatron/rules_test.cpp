@@ -60,8 +60,15 @@ TEST_CASE("megatron refuses by name what it does not model") {
        {"unsupported: moe_buffer_factor",
         [](Job&, Plan& plan) { plan.moe_buffer_factor = 1.5; },
         {"1.5"}},
-       {"unsupported: trained",
+       {"unsupported: adapters.dtype",
         [](Job& job, Plan&) { job.adapters = kDefaultAdapters; },
+        {"fp32", "bf16"}},
+       {"unsupported: trained",
+        [](Job& job, Plan& plan) {
+          job.adapters = {.rank = 8, .targets = {true, true, true}, .dtype = DType::kBf16};
+          plan.recompute.granularity = RecomputeGranularity::kSelective;
+          plan.recompute.modules.mlp = true;
+        },
         {"adapters", "all"}},
        {"unsupported: optimizer",
         [](Job& job, Plan&) { job.optimizer = OptimizerKind::kSgdMomentum; },

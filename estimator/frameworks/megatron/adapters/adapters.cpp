@@ -1,0 +1,184 @@
+#include "estimator/frameworks/megatron/adapters/adapters.h"
+
+#include <algorithm>
+
+#include "estimator/frameworks/pieces/seen_by_layer.h"
+#include "estimator/ledger/padded_buffer.h"
+#include "estimator/plan/number.h"
+
+namespace shardplan::megatron {
+namespace {
+
+// The pair of linear layers of a feed-forward part, each rank's width of it.
+struct FfnPlaces {
+  AdapterPlace fc1 = AdapterPlace::kFc1;
+  AdapterPlace fc2 = AdapterPlace::kFc2;
+  std::int64_t width = 0;
+  std::int64_t count = 1;
+};
+
+void add_ffn(std::vector<AdapterShape>& adapters, const Job& job, const FfnPlaces& places) {
+  const std::int64_t hidden = job.model.hidden;
+  const std::int64_t pieces = job.model.gated_ffn ? 2 : 1;
+  if (places.width > 0 && adapts_fc1(job)) {
+    adapters.push_back({.place = places.fc1,
+                        .inputs = hidden,
+                        .outputs = pieces * places.width,
+                        .count = places.count});
+  }
+  if (places.width > 0 && adapts_fc2(job)) {
+    adapters.push_back(
+        {.place = places.fc2, .inputs = places.width, .outputs = hidden, .count = places.count});
+  }
+}
+
+bool has_layer(BlockKind kind) {
+  return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
+}
+
+std::int64_t table_elements(const Job& job, const Plan& plan) {
+  return div_exact(padded_vocab(job, plan), plan.tp) * job.model.hidden;
+}
+
+void add_block(TrainedTensors& tensors, const Job& job, const Plan& plan, BlockKind kind) {
+  const std::int64_t rank = job.adapters.rank;
+  for (const AdapterShape& each : adapters_of(job, plan, kind)) {
+    std::vector<std::int64_t>& list = each.is_expert() ? tensors.expert : tensors.dense;
+    list.insert(list.end(), static_cast<std::size_t>(each.count), rank * each.inputs);
+    list.insert(list.end(), static_cast<std::size_t>(each.count), rank * each.outputs);
+  }
+  const bool is_table = kind == BlockKind::kEmbedding && job.adapters.trains_table;
+  const bool is_head = kind == BlockKind::kHead && job.adapters.trains_head;
+  if (is_table || is_head) {
+    tensors.dense.push_back(table_elements(job, plan));
+  }
+}
+
+std::int64_t padded_length(const std::vector<std::int64_t>& tensors, PaddedBuffer& buffer) {
+  for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) { buffer.add(*tensor); }
+  return buffer.close();
+}
+
+std::int64_t sum_of(const std::vector<std::int64_t>& tensors) {
+  std::int64_t sum = 0;
+  for (const std::int64_t elements : tensors) { sum += elements; }
+  return sum;
+}
+
+}  // namespace
+
+// Attention makes the projection before the packed product (core/transformer/attention.py). A
+// packed product of fewer heads of keys than ranks is cut into as many equal parts (layout.h).
+std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, BlockKind kind) {
+  std::vector<AdapterShape> adapters;
+  const ModelSpec& model = job.model;
+  if (!trains_adapters(job) || !has_layer(kind)) {
+    return adapters;
+  }
+  const std::int64_t query = div_ceil(model.num_heads, plan.tp) * model.head_dim;
+  const std::int64_t packed =
+      model.num_kv_heads % plan.tp == 0
+          ? query + 2 * model.num_kv_heads / plan.tp * model.head_dim
+          : div_ceil((model.num_heads + 2 * model.num_kv_heads) * model.head_dim, plan.tp);
+  if (adapts_projection(job)) {
+    adapters.push_back(
+        {.place = AdapterPlace::kProjection, .inputs = query, .outputs = model.hidden});
+  }
+  if (adapts_qkv(job)) {
+    adapters.push_back({.place = AdapterPlace::kQkv, .inputs = model.hidden, .outputs = packed});
+  }
+  if (!is_mixture(job, kind)) {
+    add_ffn(adapters, job, {.width = div_ceil(model.ffn, plan.tp)});
+    return adapters;
+  }
+  add_ffn(adapters, job,
+          {.fc1 = AdapterPlace::kExpertsFc1,
+           .fc2 = AdapterPlace::kExpertsFc2,
+           .width = div_ceil(model.moe.expert_ffn, plan.etp),
+           .count = div_ceil(model.moe.num_experts, plan.ep)});
+  add_ffn(adapters, job,
+          {.fc1 = AdapterPlace::kSharedFc1,
+           .fc2 = AdapterPlace::kSharedFc2,
+           .width = div_ceil(model.moe.shared_ffn, plan.tp)});
+  return adapters;
+}
+
+TrainedTensors trained_tensors(const Job& job, const Plan& plan, const ChunkLayout& chunk) {
+  TrainedTensors tensors;
+  for (const Unit& unit : chunk.units) {
+    for (std::int64_t i = 0; i < unit.count; ++i) {
+      for (const BlockRun& run : unit.blocks) {
+        for (std::int64_t at = 0; at < run.count; ++at) { add_block(tensors, job, plan, run.kind); }
+      }
+    }
+  }
+  if (chunk.has_embedding_copy) {
+    add_block(tensors, job, plan, BlockKind::kEmbedding);
+  }
+  return tensors;
+}
+
+StageTensors trained_stage(const Job& job, const Plan& plan, const StageLayout& stage,
+                           const ContiguousBuffers& cut) {
+  StageTensors trained;
+  for (std::size_t chunk = 0; chunk < stage.chunks.size(); ++chunk) {
+    const TrainedTensors tensors = trained_tensors(job, plan, stage.chunks[chunk]);
+    const bool has_buckets = stage.pp_rank == 0 && chunk == 0;
+    PaddedBuffer dense(dense_shard_size(job, plan), has_buckets ? cut.dense_bucket : 0);
+    PaddedBuffer expert(expert_state_shards(job, plan), has_buckets ? cut.expert_bucket : 0);
+    trained.chunks.push_back({.dense = padded_length(tensors.dense, dense),
+                              .expert = padded_length(tensors.expert, expert)});
+    const std::int64_t dense_elements = sum_of(tensors.dense);
+    const std::int64_t expert_elements = sum_of(tensors.expert);
+    trained.dense += dense_elements;
+    trained.expert += expert_elements;
+    trained.dense_padding += dense.padding();
+    trained.expert_padding += expert.padding();
+    trained.largest_chunk = std::max(trained.largest_chunk, dense_elements + expert_elements);
+    for (const std::int64_t elements : tensors.dense) {
+      trained.largest_dense_tensor = std::max(trained.largest_dense_tensor, elements);
+    }
+  }
+  return trained;
+}
+
+std::vector<WeightShape> updated_weight_shapes(const Job& job, const Plan& plan, BlockKind kind) {
+  if (!trains_adapters(job)) {
+    return weight_shapes(job, plan, kind);
+  }
+  const std::int64_t rank = job.adapters.rank;
+  std::vector<WeightShape> shapes;
+  for (const AdapterShape& each : adapters_of(job, plan, kind)) {
+    shapes.push_back({.rows = rank, .columns = each.inputs, .count = each.count});
+    shapes.push_back({.rows = each.outputs, .columns = rank, .count = each.count});
+  }
+  if (kind == BlockKind::kHead && job.adapters.trains_head) {
+    const std::vector<WeightShape> head = weight_shapes(job, plan, kind);
+    shapes.insert(shapes.end(), head.begin(), head.end());
+  }
+  return shapes;
+}
+
+double trained_share(const Job& job) {
+  if (!trains_adapters(job)) {
+    return 1;
+  }
+  const Plan whole;
+  const std::int64_t rank = job.adapters.rank;
+  const auto elements_of = [&](BlockKind kind) {
+    std::int64_t elements = 0;
+    for (const AdapterShape& each : adapters_of(job, whole, kind)) {
+      elements += each.count * rank * (each.inputs + each.outputs);
+    }
+    return elements;
+  };
+  const std::int64_t dense = elements_of(BlockKind::kDenseLayer);
+  const std::int64_t moe = elements_of(BlockKind::kMoeLayer);
+  std::int64_t trained = job.model.num_mtp_layers * elements_of(BlockKind::kMtp);
+  for (const LayerSpec& layer : job.model.layers) { trained += layer.is_moe ? moe : dense; }
+  const std::int64_t table = job.model.vocab * job.model.hidden;
+  trained += (job.adapters.trains_table ? table : 0) + (job.adapters.trains_head ? table : 0);
+  return number(trained) / number(count_parameters(job.model) + count_mtp_parameters(job.model));
+}
+
+}  // namespace shardplan::megatron

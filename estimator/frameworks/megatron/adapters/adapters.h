@@ -1,0 +1,84 @@
+// Adapters that Megatron-SWIFT puts on Megatron-core's linear layers: which there are, and what of
+// a stage is trained. All other parameters are frozen: they lie in no buffer and have neither
+// gradients nor optimizer state (core_v0.16.1 core/distributed/distributed_data_parallel.py takes
+// what requires gradients).
+// Source: mcore-bridge f020e47 src/mcore_bridge/tuners/lora.py, LoraParallelLinear; ms-swift 4.6
+// swift/megatron/utils/utils.py, prepare_adapter, and megatron_lm_utils.py, wrap_model:
+// Float16Module makes all parameters bf16, whatever type adapters had before.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "estimator/ledger/stage_layout.h"
+#include "estimator/ledger/stage_tensors.h"
+#include "estimator/plan/job.h"
+
+namespace shardplan::megatron {
+
+// Adapters are trained, and nothing else but copies of the embedding and the output layer.
+inline bool trains_adapters(const Job& job) {
+  return job.adapters.rank > 0;
+}
+
+// Linear layers of Megatron-core by the places of Hugging Face's that they stand for: queries, keys
+// and values are one (linear_qkv), gate and up are one (linear_fc1).
+inline bool adapts_qkv(const Job& job) {
+  return job.adapters.is_on(LinearLayer::kQuery);
+}
+inline bool adapts_projection(const Job& job) {
+  return job.adapters.is_on(LinearLayer::kOutput);
+}
+inline bool adapts_fc1(const Job& job) {
+  return job.adapters.is_on(LinearLayer::kUp);
+}
+inline bool adapts_fc2(const Job& job) {
+  return job.adapters.is_on(LinearLayer::kDown);
+}
+
+// Which linear layer of a block an adapter stands on.
+enum class AdapterPlace {
+  kQkv,
+  kProjection,
+  kFc1,
+  kFc2,
+  kExpertsFc1,
+  kExpertsFc2,
+  kSharedFc1,
+  kSharedFc2
+};
+
+// A [rank, inputs] and B [outputs, rank] as one rank has them. Of column-parallel layers A is whole
+// on every tensor-parallel rank and B divided by outputs, of row-parallel ones A by inputs and B is
+// whole; experts have one each.
+struct AdapterShape {
+  AdapterPlace place = AdapterPlace::kQkv;
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+  std::int64_t count = 1;
+
+  bool is_expert() const {
+    return place == AdapterPlace::kExpertsFc1 || place == AdapterPlace::kExpertsFc2;
+  }
+};
+// Of a layer or a prediction module, in the order of their construction.
+std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, BlockKind kind);
+
+// Elements of the trained tensors of a chunk in the order of their construction.
+struct TrainedTensors {
+  std::vector<std::int64_t> dense;
+  std::vector<std::int64_t> expert;
+};
+TrainedTensors trained_tensors(const Job& job, const Plan& plan, const ChunkLayout& chunk);
+
+// What of a stage gradients, buffers and the optimizer are for, where adapters are trained.
+StageTensors trained_stage(const Job& job, const Plan& plan, const StageLayout& stage,
+                           const ContiguousBuffers& cut);
+
+// Shapes of weights that have gradients, of one block on one rank.
+std::vector<WeightShape> updated_weight_shapes(const Job& job, const Plan& plan, BlockKind kind);
+
+// Trained elements for each that the model has.
+double trained_share(const Job& job);
+
+}  // namespace shardplan::megatron

@@ -1,0 +1,233 @@
+// Adapters that Megatron-SWIFT puts on Megatron-core's layers, counted by hand from the sources
+// that the files under test name: hidden size 1024, 8 query and 2 key heads of 128, FFN 2816, two
+// layers, a vocabulary of 32,000, one sequence of 1024 tokens, adapters of rank 16.
+#include "estimator/frameworks/megatron/adapters/adapters.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "data/read/case_tuning.h"
+#include "data/read/library.h"
+#include "estimator/answer/blocks.h"
+#include "estimator/answer/stage_memory.h"
+#include "estimator/estimate.h"
+#include "estimator/plan/parameters.h"
+
+namespace shardplan::megatron {
+namespace {
+
+constexpr std::int64_t kTokens = 1024;
+constexpr std::int64_t kHidden = 1024;
+constexpr std::int64_t kFfn = 2816;
+constexpr std::int64_t kPacked = (8 + 2 * 2) * 128;
+constexpr std::int64_t kRank = 16;
+constexpr std::int64_t kExpertFfn = 512;
+
+Job adapter_job(const char* cluster) {
+  const Library library;
+  Job job;
+  job.model.name = "small";
+  job.model.hidden = kHidden;
+  job.model.ffn = kFfn;
+  job.model.vocab = 32000;
+  job.model.num_heads = 8;
+  job.model.num_kv_heads = 2;
+  job.model.head_dim = 128;
+  job.model.layers.resize(2);
+  job.cluster = library.cluster(cluster);
+  job.profile = library.framework("megatron");
+  job.sequence_length = kTokens;
+  job.global_batch = 8;
+  job.adapters = {.rank = kRank, .targets = all_targets().on, .dtype = DType::kBf16};
+  return job;
+}
+
+Job mixture_job(const char* cluster) {
+  Job job = adapter_job(cluster);
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = kExpertFfn};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  return job;
+}
+
+std::int64_t kept_bytes(const Job& job, const Plan& plan, BlockKind kind) {
+  return block_set(job, plan)[static_cast<std::size_t>(kind)].summary.kept_bytes;
+}
+std::int64_t kept_bytes(const Job& job, const Plan& plan = {}) {
+  return kept_bytes(job, plan, BlockKind::kDenseLayer);
+}
+
+std::int64_t state_bytes(const Job& job, const Plan& plan, std::string_view name) {
+  const PlanPieces whole = plan_pieces(job, plan);
+  std::int64_t bytes = 0;
+  for (const StateRow& row : whole.stages.front().state.rows) {
+    bytes += row.name == name ? row.total_bytes() : 0;
+  }
+  return bytes;
+}
+
+std::int64_t allocated_bytes(const Job& job, const Plan& plan) {
+  return estimate_memory(job, plan).stages.front().allocated_bytes;
+}
+
+// Both norms' inputs, outputs and statistics, packed queries, keys and values, attention's output
+// and log-sum-exp, fc1's output.
+constexpr std::int64_t kFrozenBytes =
+    2 * (2 * kHidden + 2 * kHidden + 4) + 2 * kPacked + 2 * kHidden + 4 * 8 + 2 * 2 * kFfn;
+
+TEST_CASE("adapters without dropout keep what the layers keep, and A's outputs") {
+  const Job job = adapter_job("1x1-h100");
+  Job all = job;
+  all.adapters = {};
+  CHECK(kept_bytes(all) == kTokens * (kFrozenBytes + 2 * kFfn));
+  CHECK(kept_bytes(job) == kTokens * (kFrozenBytes + 2 * kFfn + 4 * 2 * kRank));
+}
+
+// The activation's output is saved by neither; norms' outputs are returned and kept.
+TEST_CASE("dropout keeps what it left and a mask of a byte for every adapter's input") {
+  Job job = adapter_job("1x1-h100");
+  job.adapters.dropout = 0.05;
+  constexpr std::int64_t kInputs = kHidden + kHidden + kHidden + kFfn;
+  CHECK(kept_bytes(job) == kTokens * (kFrozenBytes + 4 * 2 * kRank + 3 * kInputs));
+}
+
+TEST_CASE("frozen layers without adapters keep no inputs of products") {
+  Job job = adapter_job("1x1-h100");
+  job.adapters.targets = {};
+  job.adapters.targets[static_cast<std::size_t>(LinearLayer::kOutput)] = true;
+  CHECK(kept_bytes(job) == kTokens * (kFrozenBytes - 2 * 2 * kHidden + 2 * kRank));
+}
+
+TEST_CASE("under tensor parallelism column-parallel layers drop their part of the sequence") {
+  Job job = adapter_job("1x2-h100");
+  const Plan plan = {.tp = 2, .sequence_parallel = true};
+  constexpr std::int64_t kOwn = kTokens / 2;
+  constexpr std::int64_t kFrozen =
+      kOwn * 2 * (2 * kHidden + 2 * kHidden + 4) + kTokens * (kPacked + kHidden + 4 * 4 + 2 * kFfn);
+  CHECK(kept_bytes(job, plan) == kFrozen + kTokens * kFfn + kOwn * 4 * 2 * kRank);
+  job.adapters.dropout = 0.05;
+  const std::int64_t dropped = 3 * (kOwn * 2 * kHidden + kTokens * (kHidden + kFfn) / 2);
+  CHECK(kept_bytes(job, plan) == kFrozen + kOwn * 4 * 2 * kRank + dropped);
+}
+
+// Router: two rows of scores in fp32, a mask, indices and a map of rows; it keeps the norm's
+// output.
+TEST_CASE("adapters of experts keep an input and A's output for every routed row") {
+  Job job = mixture_job("1x2-h100");
+  const Plan plan = {.ep = 2};
+  const std::int64_t none = [&] {
+    Job frozen = job;
+    frozen.adapters.targets = {};
+    frozen.adapters.targets[static_cast<std::size_t>(LinearLayer::kOutput)] = true;
+    return kept_bytes(frozen, plan, BlockKind::kMoeLayer);
+  }();
+  Job experts = job;
+  experts.adapters.targets[static_cast<std::size_t>(LinearLayer::kQuery)] = false;
+  experts.adapters.targets[static_cast<std::size_t>(LinearLayer::kKey)] = false;
+  experts.adapters.targets[static_cast<std::size_t>(LinearLayer::kValue)] = false;
+  constexpr std::int64_t kRows = 2 * kTokens;
+  CHECK(kept_bytes(experts, plan, BlockKind::kMoeLayer) - none ==
+        kRows * (2 * kHidden + 2 * kExpertFfn + 2 * 2 * kRank));
+  experts.adapters.dropout = 0.05;
+  CHECK(kept_bytes(experts, plan, BlockKind::kMoeLayer) - none ==
+        kRows * (3 * kHidden + 3 * kExpertFfn + 2 * 2 * kRank) + kTokens * 3 * kHidden);
+}
+
+constexpr std::int64_t kLayerElements =
+    kRank * (kHidden + kPacked + kHidden + kHidden + kHidden + 2 * kFfn + kFfn + kHidden);
+
+TEST_CASE("adapters alone have gradients and an optimizer, the model lies beside them in bf16") {
+  const Job job = adapter_job("1x1-h100");
+  const Plan plan = {.zero = 1};
+  constexpr std::int64_t kTrained = 2 * kLayerElements;
+  CHECK(state_bytes(job, plan, "parameters.frozen") == 2 * count_parameters(job.model));
+  CHECK(state_bytes(job, plan, "parameters.dense") == 2 * kTrained);
+  CHECK(state_bytes(job, plan, "gradients.dense") == 4 * kTrained);
+  CHECK(state_bytes(job, plan, "optimizer.dense.master") == 4 * kTrained);
+  CHECK(state_bytes(job, plan, "optimizer.dense.exp_avg") == 4 * kTrained);
+  CHECK(state_bytes(job, plan, "optimizer.dense.exp_avg_sq") == 4 * kTrained);
+  CHECK(state_bytes(job, plan, "parameters.dense.padding") == 0);
+}
+
+// A of column-parallel layers and B of row-parallel ones are whole on either rank.
+TEST_CASE("tensor parallelism divides one of A and B") {
+  const Job job = adapter_job("1x2-h100");
+  const Plan plan = {.tp = 2, .zero = 1, .sequence_parallel = true};
+  constexpr std::int64_t kDivided =
+      kRank * (kHidden + kPacked / 2 + kHidden / 2 + kHidden + kHidden + kFfn + kFfn / 2 + kHidden);
+  CHECK(state_bytes(job, plan, "parameters.dense") == 2 * 2 * kDivided);
+}
+
+TEST_CASE("every expert of a rank has adapters of its own, in the experts' group") {
+  const Job job = mixture_job("1x2-h100");
+  const Plan plan = {.ep = 2, .zero = 1};
+  constexpr std::int64_t kExpert = kRank * (kHidden + 2 * kExpertFfn + kExpertFfn + kHidden);
+  constexpr std::int64_t kAttention = kRank * (kHidden + kPacked + kHidden + kHidden);
+  CHECK(state_bytes(job, plan, "parameters.expert") == 2 * 2 * 4 * kExpert);
+  CHECK(state_bytes(job, plan, "parameters.dense") == 2 * 2 * kAttention);
+  CHECK(state_bytes(job, plan, "optimizer.dense.exp_avg") == 4 * 2 * kAttention / 2);
+}
+
+TEST_CASE("trained copies of the tables are beside the frozen ones and have gradients") {
+  Job job = adapter_job("1x1-h100");
+  const Plan plan = {.zero = 1};
+  const std::int64_t without = state_bytes(job, plan, "parameters.dense");
+  const std::int64_t frozen = state_bytes(job, plan, "parameters.frozen");
+  job.adapters.trains_table = true;
+  job.adapters.trains_head = true;
+  CHECK(state_bytes(job, plan, "parameters.dense") - without == 2 * 2 * 32000 * kHidden);
+  CHECK(state_bytes(job, plan, "parameters.frozen") == frozen);
+  Job head_alone = job;
+  head_alone.adapters.trains_table = false;
+  const std::int64_t head = kept_bytes(head_alone, plan, BlockKind::kHead);
+  head_alone.adapters.trains_head = false;
+  CHECK(head - kept_bytes(head_alone, plan, BlockKind::kHead) == kTokens * 2 * kHidden);
+}
+
+TEST_CASE("memory and time grow with the rank, from those of the frozen model on") {
+  Job job = adapter_job("1x2-h100");
+  Job all = job;
+  all.adapters = {};
+  for (const Plan& plan :
+       {Plan{.tp = 2, .zero = 1, .sequence_parallel = true},
+        Plan{.zero = 1, .recompute = {.granularity = RecomputeGranularity::kFull}}}) {
+    std::int64_t bytes = 0;
+    double seconds = 0;
+    for (const std::int64_t rank : {1, 8, 16, 64, 256}) {
+      job.adapters.rank = rank;
+      REQUIRE(!why_invalid(job, plan));
+      CHECK(allocated_bytes(job, plan) > bytes);
+      CHECK(estimate_step_time(job, plan).total_s >= seconds);
+      bytes = allocated_bytes(job, plan);
+      seconds = estimate_step_time(job, plan).total_s;
+    }
+    CHECK(bytes < allocated_bytes(all, plan));
+    job.adapters.rank = 1;
+    CHECK(estimate_step_time(job, plan).total_s < estimate_step_time(all, plan).total_s);
+  }
+}
+
+TEST_CASE("what Megatron-SWIFT's adapters refuse is refused by its name") {
+  const auto refused = [](const Job& job, const Plan& plan) -> std::string {
+    const std::optional<InvalidReason> why = why_invalid(job, plan);
+    return why ? std::string(why->rule) : "";
+  };
+  const Job job = adapter_job("1x2-h100");
+  Job dora = job;
+  dora.adapters.decomposes_weights = true;
+  CHECK(refused(dora, {}) == "adapters_are_plain");
+  Job part = job;
+  part.adapters.targets[static_cast<std::size_t>(LinearLayer::kKey)] = false;
+  CHECK(refused(part, {}) == "adapters_on_whole_modules");
+  CHECK(refused(mixture_job("1x2-h100"), {.tp = 2, .etp = 2, .sequence_parallel = true}) ==
+        "adapters_need_etp_1");
+  Job wide = job;
+  wide.adapters.dtype = DType::kFp32;
+  CHECK(refused(wide, {}) == "unsupported: adapters.dtype");
+  CHECK(refused(job, {.zero = 3}) == "unsupported: trained");
+  CHECK(refused(job, {.precision = Precision::kFp8}) == "unsupported: trained");
+}
+
+}  // namespace
+}  // namespace shardplan::megatron
