@@ -6,6 +6,7 @@
 #include "data/arguments/environment.h"
 #include "data/arguments/megatron_model.h"
 #include "data/arguments/megatron_plan.h"
+#include "data/arguments/megatron_tuning.h"
 #include "data/frameworks/framework.h"
 #include "data/models/config.h"
 #include "data/read/json_message.h"
@@ -30,6 +31,14 @@ std::string cross_entropy(const RunArguments& arguments) {
 
 const char* word_of(bool value) {
   return value ? "true" : "false";
+}
+
+// Whether experts have as many rows as their capacity: padded to it, or, of even loads, cut to it.
+// Above the mean it cuts nothing off even loads (core/transformer/moe/moe_utils.py,
+// apply_router_token_dropping).
+bool fills_capacity(const RunArguments& arguments) {
+  const double factor = arguments.number_or("--moe-expert-capacity-factor", 0, 0, 1024);
+  return factor > 0 && (arguments.has("--moe-pad-expert-input-to-capacity") || factor <= 1);
 }
 
 // What the arguments say about the switches of the profile.
@@ -75,7 +84,7 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
           ? 1
           : arguments.integer_or("--make-vocab-size-divisible-by", 128, 1, kMaxSize);
   wanted.push_back({"vocab_multiple", std::to_string(multiple)});
-  if (arguments.has("--moe-expert-capacity-factor")) {
+  if (fills_capacity(arguments)) {
     wanted.push_back({"moe_capacity_factor",
                       exact_text(arguments.number_or("--moe-expert-capacity-factor", 0, 0, 1024))});
   }
@@ -149,9 +158,12 @@ void read_dispatcher(const RunArguments& arguments, RunReading& run, const Optio
   want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
   want(run, {"moe_router_fusion", word_of(arguments.has("--moe-router-fusion"))}, options);
   want_router_dtype(arguments, dispatcher, options, run);
-  if (arguments.has("--moe-expert-capacity-factor") &&
-      !arguments.has("--moe-pad-expert-input-to-capacity")) {
-    refuse(run, "--moe-expert-capacity-factor without --moe-pad-expert-input-to-capacity");
+  const char* const capacity = "--moe-expert-capacity-factor";
+  if (arguments.has(capacity) && !fills_capacity(arguments)) {
+    run.notes.push_back(arguments.place(capacity) +
+                        "without --moe-pad-expert-input-to-capacity: loads are taken as even, of "
+                        "which nothing is dropped; a rank receives at most that many times the "
+                        "mean; --set moe_imbalance_factor=N says otherwise");
   }
 }
 
@@ -338,6 +350,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   }
   run.unsupported = why_refused(arguments);
   run.job.model = model_of_run(arguments, settings, library, run.notes);
+  read_megatron_adapters(arguments, run);
   read_megatron_plan(arguments, run);
   read_training(arguments, run);
   if (take_profile(run, library)) {

@@ -102,9 +102,46 @@ TEST_CASE("what megatron sft does not say is as ms-swift has it") {
   CHECK(contains(none.out, "zero 0"));
 }
 
-TEST_CASE("adapters and preferences of ms-swift are refused by name") {
-  CHECK(contains(estimate(with(kSft, "--packing true", "--train_type lora")).out,
-                 "UNSUPPORTED  --train-type lora"));
+// ms-swift's rank is 8 and its dropout 0.05; behind Float16Module adapters are bf16.
+TEST_CASE("megatron sft with adapters is Megatron-LM with options of adapters") {
+  const std::string lora = with(kSft, "--packing true", "--packing true --tuner_type lora");
+  const ProgramRun run = estimate(lora);
+  CHECK(contains(run.out, "adapters     rank 8 on all linear layers, dropout 0.05, of bf16"));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  const ProgramRun options =
+      estimate(kSft, {"--lora-rank", "8", "--lora-dropout", "0.05", "--lora-dtype", "bf16"});
+  CHECK(memory_of(run) == memory_of(options));
+  const ProgramRun some = estimate(with(
+      lora, "--tuner_type lora",
+      "--tuner_type lora --lora_rank 32 --lora_dropout 0 --target_modules linear_qkv linear_proj "
+      "--modules_to_save word_embeddings output_layer"));
+  CHECK(contains(some.out,
+                 "adapters     rank 32 on q_proj,k_proj,v_proj,o_proj, embedding "
+                 "trained, head trained, of bf16"));
+  CHECK(memory_of(run) != memory_of(some));
+}
+
+TEST_CASE("other adapters of megatron sft are refused by name") {
+  const auto said = [](const std::string& words) {
+    return estimate(with(kSft, "--packing true", words)).out;
+  };
+  CHECK(contains(said("--tuner_type lora_llm"), "UNSUPPORTED  --tuner-type lora_llm"));
+  CHECK(contains(said("--tuner_type lora --target_modules all-router"),
+                 "UNSUPPORTED  --target-modules all-router"));
+  CHECK(contains(said("--tuner_type lora --modules_to_save router"),
+                 "UNSUPPORTED  --modules-to-save router"));
+  CHECK(contains(said("--tuner_type lora --lora_bias all"), "UNSUPPORTED  --lora-bias all"));
+  CHECK(contains(said("--adapters out/checkpoint-1"), "UNSUPPORTED  --adapters"));
+}
+
+TEST_CASE("a capacity that pads no expert cuts nothing off even loads") {
+  const ProgramRun run =
+      estimate(with(kSft, "--packing true", "--packing true --moe_expert_capacity_factor 2"));
+  CHECK(memory_of(run) == memory_of(estimate(kSft)));
+  CHECK(contains(run.out + run.err, "loads are taken as even"));
+}
+
+TEST_CASE("preferences of ms-swift and models without sizes are refused by name") {
   CHECK(contains(estimate(with(kSft, "--packing true", "--tuner_type full")).out, "plan "));
   const ProgramRun rlhf = estimate(with(kSft, "megatron sft", "megatron rlhf"));
   check_refused(rlhf, 2);
