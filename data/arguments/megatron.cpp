@@ -158,6 +158,12 @@ void read_dispatcher(const RunArguments& arguments, RunReading& run, const Optio
   want(run, {"moe_permute_fusion", word_of(arguments.has("--moe-permute-fusion"))}, options);
   want(run, {"moe_router_fusion", word_of(arguments.has("--moe-router-fusion"))}, options);
   want_router_dtype(arguments, dispatcher, options, run);
+  // core/transformer/moe/moe_layer.py, MoELayer: without shared experts nothing asks for it.
+  const bool has_shared = run.job.model.moe.shared_ffn > 0;
+  want(run,
+       {"moe_shared_expert_overlap",
+        word_of(has_shared && arguments.has("--moe-shared-expert-overlap"))},
+       options);
   const char* const capacity = "--moe-expert-capacity-factor";
   if (arguments.has(capacity) && !fills_capacity(arguments)) {
     run.notes.push_back(arguments.place(capacity) +
@@ -311,17 +317,6 @@ void read_training(const RunArguments& arguments, RunReading& run) {
   job.attention_dropout = arguments.number_or("--attention-dropout", 0.1, 0, 1);
 }
 
-// core/transformer/moe/moe_layer.py, MoELayer: without shared experts nothing asks for it.
-void excuse_shared_experts(RunArguments& arguments, const RunSettings& settings,
-                           const Library& library) {
-  const bool has_shared = settings.model.empty()
-                              ? arguments.has("--moe-shared-expert-intermediate-size")
-                              : library.model(settings.model).model.moe.shared_ffn > 0;
-  if (!has_shared) {
-    arguments.excuse("--moe-shared-expert-overlap", "of a model without shared experts");
-  }
-}
-
 // Of the arguments, or one known by name, of which the arguments say what is trained.
 ModelSpec model_of_run(const RunArguments& arguments, const RunSettings& settings,
                        const Library& library, std::vector<std::string>& notes) {
@@ -337,11 +332,10 @@ ModelSpec model_of_run(const RunArguments& arguments, const RunSettings& setting
 
 RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& cluster,
                              const Library& library) {
-  RunArguments arguments(settings.file, resized_arguments(settings),
-                         argument_table(library, "megatron"));
+  const RunArguments arguments(settings.file, resized_arguments(settings),
+                               argument_table(library, "megatron"));
   RunReading run;
   run.job.cluster = cluster;
-  excuse_shared_experts(arguments, settings, library);
   run.uses = arguments.uses();
   run.framework = "megatron";
   if (!settings.undescribed.empty()) {

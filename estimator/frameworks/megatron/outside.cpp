@@ -8,6 +8,7 @@
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
+#include "estimator/frameworks/megatron/shared_streams.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/frameworks/pieces/communicators.h"
 #include "estimator/frameworks/pieces/memory_model.h"
@@ -102,6 +103,32 @@ void add_dispatch_buffer(const Job& job, const Plan& plan, OutsideParts& parts) 
   }
 }
 
+// Of the allocator's, which gives them back where it finds no other memory.
+void add_shared_streams(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                        OutsideParts& parts) {
+  const std::int64_t bytes = shared_stream_bytes(job, plan, pp_rank);
+  if (bytes > 0) {
+    parts.add({.component = Component::kWorkspace,
+               .name = "shared_experts_streams",
+               .bytes = bytes,
+               .formula = "free blocks of the stream that the shared experts of each layer have, "
+                          "which serve no other layer; reserved, not allocated",
+               .origin = Origin::kDocumented});
+  }
+}
+
+// Which layers are replayed, as one number below this.
+constexpr std::int64_t kMostReplayed = 1024;
+std::int64_t replayed_layers(const Recompute& recompute) {
+  const bool is_full = recompute.granularity == RecomputeGranularity::kFull;
+  if (is_full && recompute.method == RecomputeMethod::kBlock) {
+    return 1 + std::min(recompute.num_layers, kMostReplayed - 2);
+  }
+  const bool is_moe =
+      recompute.granularity == RecomputeGranularity::kSelective && recompute.modules.moe;
+  return is_full || is_moe ? 1 : 0;
+}
+
 }  // namespace
 
 void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
@@ -110,14 +137,20 @@ void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, Outside
                     job.profile.eager_communicators ? Creation::kAll : Creation::kUsed, parts);
   add_user_buffers(job, plan, parts);
   add_dispatch_buffer(job, plan, parts);
+  add_shared_streams(job, plan, pp_rank, parts);
 }
 
-// Buffers that collectives and HybridEP keep have the size of a microbatch.
+// Buffers that collectives and HybridEP keep have the size of a microbatch, and so have the blocks
+// of shared experts' streams, of each layer.
 SeenByOutside seen_by_outside(const Job& job, const Plan& plan) {
   const bool has_buffers =
       has_user_buffers(job, plan) || job.profile.moe_dispatcher == MoeDispatcher::kHybridEp;
+  const bool has_streams = has_shared_streams(job);
+  const std::int64_t replayed = has_streams ? replayed_layers(plan.recompute) : 0;
+  const std::int64_t sizes = 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0);
   return {.chunks = std::min<std::int64_t>(plan.vpp, 2),
-          .microbatch = has_buffers ? 2 * plan.micro_batch + (plan.sequence_parallel ? 1 : 0) : 0};
+          .layers = has_streams,
+          .microbatch = has_buffers || has_streams ? sizes * kMostReplayed + replayed : 0};
 }
 
 }  // namespace shardplan::megatron

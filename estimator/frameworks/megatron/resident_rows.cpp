@@ -6,6 +6,7 @@
 #include "estimator/frameworks/megatron/allocator_tails.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/muon.h"
+#include "estimator/frameworks/megatron/shared_streams.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/frameworks/pieces/memory_model.h"
@@ -25,13 +26,24 @@ struct ResidentRows {
   void add(const StateRow& row) { rows.push_back(row); }
 };
 
+// Mixtures whose shared experts have a gate and a stream of their own.
+std::int64_t gates_on_streams(const ResidentRows& state) {
+  if (!has_shared_streams(state.job) || !state.job.model.moe.shared_gate) {
+    return 0;
+  }
+  return count_blocks(state.stage, BlockKind::kMoeLayer) +
+         (state.job.model.layers.back().is_moe ? count_blocks(state.stage, BlockKind::kMtp) : 0);
+}
+
 // cuBLAS workspaces stay. Transformer Engine makes one of its own, of core's own layers for the
 // router alone (core/transformer/moe/moe_utils.py, te_general_gemm), and four more for grouped
 // products (pytorch/module/base.py, get_workspace, get_multi_stream_cublas_workspace). torch makes
 // one for each handle, and handles belong to a thread: products outside Transformer Engine, those
 // of the head, the router, attention that saves its probabilities and core's own layers, run
 // forward in the main thread and backward in autograd's (aten/src/ATen/cuda/CublasHandlePool.cpp),
-// and those of Muon's step in the main thread.
+// and those of Muon's step in the main thread. A handle has one for each stream, so that gates of
+// shared experts that run on streams of their own have two a layer (data/measured/README.md,
+// shared_experts_h200).
 void add_cublas_workspaces(ResidentRows& state) {
   const bool is_moe =
       count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
@@ -56,7 +68,8 @@ void add_cublas_workspaces(ResidentRows& state) {
              .name = "cublas_workspace",
              .elements = chosen > 0 ? chosen : by_default,
              .dtype = DType::kBool,
-             .copies = torch_multiplies ? 2 : (uses_muon(state.job) ? 1 : 0),
+             .copies = (torch_multiplies ? 2 : (uses_muon(state.job) ? 1 : 0)) +
+                       2 * gates_on_streams(state),
              .formula = "torch's, one for the main thread and one for autograd's",
              .origin = Origin::kDocumented,
              .made_by = is_local ? MadeBy::kFirstProducts : MadeBy::kPhase});

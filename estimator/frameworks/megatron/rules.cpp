@@ -193,6 +193,9 @@ constexpr std::array kRules = {
     kLocalLayers,
     // accepted
     kAdaptersArePlain,
+    kAdaptersOptimizer,
+    kAdaptersPrecision,
+    kAdaptersRecompute,
     kAdaptersOnWholeModules,
     kAdaptersNeedEtp1,
     kWorldByTpCpPp,

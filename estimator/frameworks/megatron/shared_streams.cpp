@@ -28,30 +28,31 @@ bool has_shared_streams(const Job& job) {
 }
 
 // Forward: what is gathered, fc1's output and the activation's stay for backward; fc2's output, and
-// with sequence parallelism its part, go to the other stream. Backward: the gradient that is
-// gathered beside that of the activation, then both of the activation, in whose place fc1's input
-// has its own.
-std::int64_t shared_stream_bytes(const Job& job, const Plan& plan, bool replays) {
+// with sequence parallelism its part, go to the other stream, as what a gate leaves does. Backward:
+// the gradient that is gathered beside that of the activation, then both of the activation, in
+// whose place fc1's input has its own.
+SharedStream shared_stream(const Job& job, const Plan& plan) {
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t width = div_ceil(job.model.moe.shared_ffn, plan.tp) * shape.tokens;
   const std::int64_t whole = shape.hidden * shape.tokens;
   const std::int64_t part = shape.hidden * shape.sharded_tokens;
   const std::int64_t gathered = shape.gathers_sequence ? whole : 0;
   const std::int64_t gated = job.model.moe.shared_gate ? part : 0;
-  const std::int64_t kept =
-      (shape.ffn_pieces + 1) * width + gated + (trains_adapters(job) ? 0 : gathered);
+  const bool saves_inputs = !trains_adapters(job);
+  const std::int64_t inputs = gathered + width;  // of both products, which frozen ones do not save
+  const std::int64_t kept = shape.ffn_pieces * width + gated + (saves_inputs ? inputs : 0);
   const std::int64_t forward =
-      whole + (shape.gathers_sequence ? part : 0) + gated + (trains_adapters(job) ? gathered : 0);
+      whole + (shape.gathers_sequence ? part : 0) + gated + (saves_inputs ? 0 : inputs);
   const std::int64_t backward = std::max(gathered + width, shape.ffn_pieces * width);
-  return bytes_of(shape.dtype) * (std::max(forward, backward) + (replays ? kept : 0));
+  const std::int64_t element_bytes = bytes_of(shape.dtype);
+  return {.kept = element_bytes * kept, .passing = element_bytes * std::max(forward, backward)};
 }
 
 std::int64_t shared_stream_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank) {
   if (!has_shared_streams(job)) {
     return 0;
   }
-  const std::int64_t kept = shared_stream_bytes(job, plan, false);
-  const std::int64_t replayed = shared_stream_bytes(job, plan, true);
+  const SharedStream stream = shared_stream(job, plan);
   std::int64_t bytes = 0;
   for (const ModelChunk& chunk : partition_layers(job, plan).chunks) {
     if (chunk.pp_rank != pp_rank) {
@@ -59,12 +60,12 @@ std::int64_t shared_stream_bytes(const Job& job, const Plan& plan, std::int64_t 
     }
     for (std::int64_t place = 0; place < chunk.num_layers; ++place) {
       const auto layer = static_cast<std::size_t>(chunk.first_layer + place);
-      bytes += !job.model.layers[layer].is_moe        ? 0
-               : replays_layer(plan.recompute, place) ? replayed
-                                                      : kept;
+      if (job.model.layers[layer].is_moe) {
+        bytes += stream.passing + (replays_layer(plan.recompute, place) ? stream.kept : 0);
+      }
     }
     const bool is_mixture = job.model.layers.back().is_moe;
-    bytes += chunk.has_head && is_mixture ? job.model.num_mtp_layers * kept : 0;
+    bytes += chunk.has_head && is_mixture ? job.model.num_mtp_layers * stream.passing : 0;
   }
   return bytes;
 }

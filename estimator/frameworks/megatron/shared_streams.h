@@ -11,11 +11,15 @@ namespace shardplan::megatron {
 
 bool has_shared_streams(const Job& job);
 
-// What the caching allocator keeps of one layer's stream beyond what is counted as allocated.
-// `replays`: the layer is computed again in backward, so that it keeps nothing between.
-std::int64_t shared_stream_bytes(const Job& job, const Plan& plan, bool replays);
+// Bytes of one layer on its stream: what it keeps for backward, and what passes at once beside it.
+struct SharedStream {
+  std::int64_t kept = 0;
+  std::int64_t passing = 0;
+};
+SharedStream shared_stream(const Job& job, const Plan& plan);
 
-// The same of all mixtures of a pipeline rank.
+// What the caching allocator keeps of the streams of a pipeline rank beyond what is counted as
+// allocated: what passes, and of a layer that is computed again what it keeps while that is so.
 std::int64_t shared_stream_bytes(const Job& job, const Plan& plan, std::int64_t pp_rank);
 
 }  // namespace shardplan::megatron

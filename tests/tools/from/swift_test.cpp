@@ -76,13 +76,16 @@ TEST_CASE("megatron sft is Megatron-LM with ms-swift's defaults around a publish
   CHECK(memory_of(run) == memory_of(options));
 }
 
-TEST_CASE("an overlap of shared experts changes nothing where a model has none") {
+TEST_CASE("an overlap of shared experts has streams where a model has any, and is nothing else") {
   const std::string overlap = with(kSft, "--packing true", "--moe_shared_expert_overlap true");
   CHECK(memory_of(estimate(overlap)) == memory_of(estimate(kSft)));
-  CHECK(contains(estimate(with(overlap, "Qwen/Qwen3-30B-A3B-Base", "moonshotai/Moonlight-16B-A3B"),
-                          {"--set", "pipeline-model-parallel-size=1"})
-                     .out,
-                 "UNSUPPORTED  --moe-shared-expert-overlap"));
+  const auto shared = [](const std::string& text) {
+    return estimate(with(text, "Qwen/Qwen3-30B-A3B-Base", "moonshotai/Moonlight-16B-A3B"),
+                    {"--set", "pipeline-model-parallel-size=1", "--explain"})
+        .out;
+  };
+  CHECK(contains(shared(overlap), "shared_experts_streams"));
+  CHECK_FALSE(contains(shared(kSft), "shared_experts_streams"));
 }
 
 TEST_CASE("what megatron sft does not say is as ms-swift has it") {

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/muon.h"
+#include "estimator/frameworks/megatron/shared_streams.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/validity/rules.h"
 #include "estimator/validity/text.h"
@@ -82,31 +83,71 @@ inline bool has_undescribed_model(const Job& job) {
          (job.model.tied_embeddings && trains_ends) ||
          (has_experts(job) && !job.profile.moe_grouped_gemm) ||
          job.profile.overlap_moe_expert_parallel_comm ||
+         (has_shared_streams(job) && (adapts_fc1(job) || adapts_fc2(job))) ||
          job.profile.deferred_embedding_wgrads > 0 ||
          job.profile.tp_overlap != TpOverlap::kExposed || uses_muon(job);
 }
 inline constexpr ValidityRule kAdaptersBeside = {
     .name = "unsupported: trained",
-    .reads = {PlanField::kZero, PlanField::kPrecision, PlanField::kMasterDtype,
-              PlanField::kExpAvgDtype, PlanField::kExpAvgSqDtype, PlanField::kOffload,
-              PlanField::kRecompute},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          const RecomputeModules core_attention = {.core_attn = plan.recompute.modules.core_attn};
-          return trains_adapters(job) &&
-                 (plan.zero > 1 || plan.precision != Precision::kBf16 || is_precision_aware(plan) ||
-                  plan.offload.optimizer > 0 || plan.recompute.modules != core_attention ||
-                  has_undescribed_model(job));
-        },
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return trains_adapters(job) && has_undescribed_model(job); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(
               job, "trained", name_of(trained_parameters(job)),
-              "adapters in bf16 with zero 0 or 1, AdamW in fp32 on the GPU, recompute none, full "
-              "or of core_attn, grouped-query attention of Transformer Engine, grouped experts, "
-              "tp_overlap exposed, without overlap_moe_expert_parallel_comm and deferred "
-              "gradients, "
-              "trained copies of tables that are not tied; or all parameters");
+              "adapters with grouped-query attention of Transformer Engine, grouped experts, "
+              "tp_overlap exposed and AdamW, without overlap_moe_expert_parallel_comm, deferred "
+              "gradients, adapters on shared experts beside their exchange and trained copies of "
+              "tied tables; or all parameters");
+        }};
+
+// What is described of optimizers reads together what Megatron's other rules of them read.
+inline constexpr ValidityRule kAdaptersOptimizer = {
+    .name = "adapters_need_a_plain_optimizer",
+    .reads = {PlanField::kZero, PlanField::kMasterDtype, PlanField::kExpAvgDtype,
+              PlanField::kExpAvgSqDtype, PlanField::kOffload},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return trains_adapters(job) &&
+                 (plan.zero > 1 || is_precision_aware(plan) || plan.offload.optimizer > 0);
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "adapters with zero " + number_text(plan.zero) + ", master_dtype " +
+                 std::string(name_of(plan.master_dtype)) + ", exp_avg_dtype " +
+                 std::string(name_of(plan.exp_avg_dtype)) + ", exp_avg_sq_dtype " +
+                 std::string(name_of(plan.exp_avg_sq_dtype)) + ", offload.optimizer " +
+                 number_text(plan.offload.optimizer) +
+                 " are not described; valid: zero 0 or 1, all fp32, offload.optimizer 0";
+        }};
+
+inline constexpr ValidityRule kAdaptersPrecision = {
+    .name = "adapters_need_bf16",
+    .reads = {PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return trains_adapters(job) && plan.precision != Precision::kBf16;
+        },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "adapters with precision " + std::string(name_of(plan.precision)) +
+                 " are not described; valid: bf16";
+        }};
+
+inline constexpr ValidityRule kAdaptersRecompute = {
+    .name = "adapters_replay_core_attention_or_layers",
+    .reads = {PlanField::kRecompute},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const RecomputeModules core_attention = {.core_attn = plan.recompute.modules.core_attn};
+          return trains_adapters(job) && plan.recompute.modules != core_attention;
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "adapters with other modules recomputed than core_attn are not described; valid: "
+              "recompute none, full, or selective of core_attn");
         }};
 
 }  // namespace shardplan::megatron

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/frameworks/megatron/shared_streams.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -175,7 +176,8 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
   if (!s.gathers_sequence) {
     return;
   }
-  if (!has_local_layers(block.job)) {
+  const bool is_gathered_before = &piece == &kShared && has_shared_streams(block.job);
+  if (!has_local_layers(block.job) && !is_gathered_before) {
     rows.use("ffn.gathered_norm_output", block.linear_elements(full), block.linear_dtype(),
              piece.fc1, piece.fc1, "h*T: gathered for the first product, freed after it");
     rows.use("ffn.gathered_norm_output_again",
@@ -190,6 +192,28 @@ void add_sequence_gathers(MegatronBlock& block, const FfnPiece& piece) {
            "h*T: gathered for both products of the second linear layer");
   rows.use("ffn.full_norm_gradient", full, s.dtype, piece.backward_fc1, piece.backward_fc1,
            "h*T: input gradient before its reduce-scatter");
+}
+
+// Beside the exchange shared experts' linear layers take what was gathered before, and save it
+// (core/ transformer/moe/shared_experts.py, pre_forward_comm).
+void add_gathered_before(MegatronBlock& block, bool recomputed) {
+  const BlockShape& s = block.shape;
+  if (!s.gathers_sequence || !has_shared_streams(block.job)) {
+    return;
+  }
+  const std::int64_t elements = block.linear_elements(s.hidden * s.tokens);
+  constexpr std::string_view kFormula = "h*T: gathered for the first product";
+  if (trains_linears(block)) {
+    keep_or_recompute(block, recomputed, Step::kBackwardCombine, "shared.gathered_input", elements,
+                      block.linear_dtype(),
+                      {.born = Step::kForwardFfnNorm,
+                       .last_forward_use = Step::kForwardFfnNorm,
+                       .dies = block.weight_step(Step::kBackwardFfnNorm)},
+                      kFormula);
+  } else {
+    block.rows.use("shared.gathered_input", elements, block.linear_dtype(), Step::kForwardFfnNorm,
+                   Step::kForwardFfnNorm, kFormula);
+  }
 }
 
 // Activation and routing probability are one kernel for a gate with a fused activation alone
@@ -302,6 +326,7 @@ void add_moe(MegatronBlock& block) {
                        .dies = Step::kBackwardFfnNorm},
                       "h*u: fc2's output, which the gate multiplies");
     add_sequence_gathers(block, kShared);
+    add_gathered_before(block, whole);
     add_adapter(block, AdapterPlace::kSharedFc1);
     add_adapter(block, AdapterPlace::kSharedFc2);
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,

@@ -225,8 +225,15 @@ TEST_CASE("what Megatron-SWIFT's adapters refuse is refused by its name") {
   Job wide = job;
   wide.adapters.dtype = DType::kFp32;
   CHECK(refused(wide, {}) == "unsupported: adapters.dtype");
-  CHECK(refused(job, {.zero = 3}) == "unsupported: trained");
-  CHECK(refused(job, {.precision = Precision::kFp8}) == "unsupported: trained");
+  CHECK(refused(job, {.zero = 3}) == "adapters_need_a_plain_optimizer");
+  CHECK(refused(job, {.precision = Precision::kFp8}) == "adapters_need_bf16");
+  CHECK(refused(job, {.recompute = {.granularity = RecomputeGranularity::kSelective,
+                                    .modules = {.mlp = true}}}) ==
+        "adapters_replay_core_attention_or_layers");
+  Job ends = job;
+  ends.model.tied_embeddings = true;
+  ends.adapters.trains_table = true;
+  CHECK(refused(ends, {}) == "unsupported: trained");
 }
 
 }  // namespace

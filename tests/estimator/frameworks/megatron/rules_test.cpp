@@ -64,10 +64,9 @@ TEST_CASE("megatron refuses by name what it does not model") {
         [](Job& job, Plan&) { job.adapters = kDefaultAdapters; },
         {"fp32", "bf16"}},
        {"unsupported: trained",
-        [](Job& job, Plan& plan) {
+        [](Job& job, Plan&) {
           job.adapters = {.rank = 8, .targets = {true, true, true}, .dtype = DType::kBf16};
-          plan.recompute.granularity = RecomputeGranularity::kSelective;
-          plan.recompute.modules.mlp = true;
+          job.profile.attention_backend = AttentionBackend::kLocal;
         },
         {"adapters", "all"}},
        {"unsupported: optimizer",
