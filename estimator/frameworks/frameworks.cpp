@@ -51,6 +51,7 @@
 #include "estimator/frameworks/native/rules.h"
 #include "estimator/frameworks/native/state.h"
 #include "estimator/frameworks/native/update.h"
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/pieces/shared_choices.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
@@ -219,6 +220,7 @@ constexpr Framework kNanotron = {.rules = nanotron::validity_rules,
 
 constexpr Framework kDeepspeed = {
     .rules = deepspeed::validity_rules,
+    .layout = {.model_parts = huggingface::kModelParts},
     .state =
         [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
            std::optional<std::int64_t> data_rank) {
@@ -239,6 +241,7 @@ constexpr Framework kDeepspeed = {
 
 constexpr Framework kTransformers = {
     .rules = transformers::validity_rules,
+    .layout = {.model_parts = huggingface::kModelParts},
     .state = [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
                 std::optional<std::int64_t>) { return transformers::state_of_stage(job, plan); },
     .timeline = [](const Job& job, const Plan& plan, const StagePieces&,

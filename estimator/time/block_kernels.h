@@ -86,6 +86,11 @@ struct BlockKernels {
   BlockTime (*context_parallel_merges)(const BlockContext& context, const LayerSpec& layer,
                                        const AttentionWork& work) = nullptr;
 
+  // Adds what mixes the tokens of a layer without attention, and its projections; none: the
+  // framework has no such layers.
+  void (*add_mixer)(const BlockContext& context, const LayerSpec& layer,
+                    LayerParts& parts) = nullptr;
+
   // --- tensor parallelism ---
 
   // Copy engines move what is gathered, summed in parts, shifted around a ring or handed to the

@@ -30,8 +30,10 @@ BlockTime gqa_projections(const BlockContext& context) {
   const std::int64_t query = heads * model.head_dim;
   const std::int64_t key_value = 2 * kv_heads * model.head_dim;
   const Precision precision = context.plan.precision;
+  const bool has_gate = model.attention_gate == AttentionGate::kPerElement;
+  const std::int64_t made = (has_gate ? 2 : 1) * query + key_value;
   const BlockTime in =
-      linear(context, {.m = context.tokens, .n = query + key_value, .k = model.hidden}, precision);
+      linear(context, {.m = context.tokens, .n = made, .k = model.hidden}, precision);
   const BlockTime out =
       linear(context, {.m = context.tokens, .n = model.hidden, .k = query}, precision);
   BlockTime time = in;
@@ -75,6 +77,17 @@ void add_mla(const BlockContext& context, LayerParts& parts) {
                                                           .in_element_bytes = context.element_bytes,
                                                           .column = up,
                                                           .row = out}));
+}
+
+void add_attention(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  begin_part(context, "attention");
+  parts.attention = core_attention(context, layer);
+  begin_part(context, "projections");
+  if (context.model().is_mla()) {
+    add_mla(context, parts);
+  } else {
+    parts.projections = gqa_projections(context);
+  }
 }
 
 BlockTime activation(const BlockContext& context, double rows, std::int64_t width) {
@@ -266,14 +279,11 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   const bool by_pieces = goes_by_pieces(context);
   begin_part(context, "norms");
   parts.norms = norms(context);
-  begin_part(context, "attention");
-  parts.attention = core_attention(context, layer);
-  begin_part(context, "projections");
   context.region = by_pieces ? &regions.attention : nullptr;
-  if (context.model().is_mla()) {
-    add_mla(context, parts);
-  } else {
-    parts.projections = gqa_projections(context);
+  if (layer.mixer == MixerKind::kAttention) {
+    add_attention(context, layer, parts);
+  } else if (context.framework.add_mixer != nullptr) {
+    context.framework.add_mixer(context, layer, parts);
   }
   begin_part(context, layer.is_moe ? "experts" : "ffn");
   context.region = by_pieces ? &regions.ffn : nullptr;

@@ -12,8 +12,14 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t h = model.hidden;
   const std::int64_t a = model.num_heads;
   const std::int64_t ffn_products = model.gated_ffn ? 3 : 2;
-  std::int64_t attention = 2 * h * (a + model.num_kv_heads) * model.head_dim;
-  if (model.is_mla()) {
+  const bool has_gate = model.attention_gate == AttentionGate::kPerElement;
+  std::int64_t attention = h * ((has_gate ? 3 : 2) * a + 2 * model.num_kv_heads) * model.head_dim;
+  if (layer.mixer == MixerKind::kShortConvolution) {
+    attention = 4 * h * h;
+  } else if (layer.mixer == MixerKind::kGatedDelta) {
+    const DeltaSpec& delta = model.delta;
+    attention = h * (2 * delta.key_width() + 3 * delta.value_width() + 2 * delta.value_heads);
+  } else if (model.is_mla()) {
     const std::int64_t query = a * mla.qk_head_dim();
     attention = (mla.q_lora_rank > 0 ? mla.q_lora_rank * (h + query) : h * query) +
                 h * (mla.kv_lora_rank + mla.qk_rope_head_dim) +
@@ -28,9 +34,20 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   return number(attention + ffn);
 }
 
+// A delta rule token by token: the state is read for the key and for the query, and written.
+double delta_flops_per_token(const DeltaSpec& delta) {
+  return 3 * 2 * number(delta.value_width() * delta.key_head_dim);
+}
+
 // Forward 2 per product; backward twice that.
 double layer_flops_per_token(const Job& job, const LayerSpec& layer) {
   const ModelSpec& model = job.model;
+  if (layer.mixer == MixerKind::kShortConvolution) {
+    return 3 * 2 * matmul_parameters(model, layer);
+  }
+  if (layer.mixer == MixerKind::kGatedDelta) {
+    return 3 * (2 * matmul_parameters(model, layer) + delta_flops_per_token(model.delta));
+  }
   const AttentionWork attention = {
       .pairs = attention_pairs(job, layer) / number(job.sequence_length),
       .heads = model.num_heads,

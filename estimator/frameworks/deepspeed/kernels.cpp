@@ -7,6 +7,7 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/mixer_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"
@@ -105,6 +106,7 @@ constinit const BlockKernels kKernels = {
     .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
     .add_beside_products = huggingface::add_beside_products,
     .attention_kernels = asked_attention_backend,
+    .add_mixer = huggingface::add_mixer,
     .expert_exchange = huggingface::expert_exchange,
     .table_gradient =
         [](const Job& job, const Plan& plan) {

@@ -59,10 +59,13 @@ namespace {
 
 bool is_llama(const ModelSpec& model) {
   const bool adds_biases = model.qkv_bias || model.attention_output_bias || model.ffn_bias;
+  const huggingface::ModelClass& family = huggingface::class_of(model);
   const bool has_llama_norms = model.norms_per_layer == 2 &&
-                               huggingface::class_of(model).norm == huggingface::NormKind::kLlama;
-  return has_llama_norms && !adds_biases && !model.has_moe_layers() && !model.caps_logits &&
-         !model.caps_scores;
+                               family.norm == huggingface::NormKind::kLlama &&
+                               family.head_norms != huggingface::HeadNorms::kBehindRotary;
+  return has_llama_norms && !huggingface::casts_heads(family.rotary) && model.gated_ffn &&
+         !missing_part(model, {}) && !adds_biases && !model.has_moe_layers() &&
+         !model.caps_logits && !model.caps_scores;
 }
 
 }  // namespace

@@ -48,6 +48,29 @@ Passes huggingface_gemma_norm(Passes norm, double e) {
   return norm;
 }
 
+// As Gemma's, whose 1 + weight is of a row alone.
+Passes huggingface_wide_norm(Passes norm, double e) {
+  return huggingface_gemma_norm(norm, e);
+}
+
+// The mean, 4, and two differences, 8 each; backward their negations, 8 each, the mean's gradient 4
+// and three sums of gradients, 12 each.
+Passes huggingface_centred_norm(Passes norm, double e) {
+  norm = huggingface_wide_norm(norm, e);
+  norm.forward.streamed += 4 + 2 * 8;
+  norm.backward.streamed += 2 * 8 + 4 + 3 * 12;
+  return norm;
+}
+
+// One kernel forward; backward one for the input, of the gradient and the input, and one for weight
+// and bias, which reads both. Additions as huggingface_kernels'. Autocast casts the input, and the
+// output for each of five products behind two norms, and their gradients.
+Passes huggingface_layer_norm(double e, double computed) {
+  const double cast = computed == e ? 0 : (1 + 5. / 2) * (e + computed);
+  return {.forward = {.fused = 2 * computed, .streamed = 3 * e, .converted = cast},
+          .backward = {.fused = (3 + 2) * computed, .streamed = (3 + 4.5) * e, .converted = cast}};
+}
+
 // Of four norms in a layer two stand in front of no products and no addition of the stream: these
 // are counted with every norm as one, of the residual 3 forward, of gradients 3 and 4.5 backward.
 Passes huggingface_four_norms(Passes norm, double e) {

@@ -4,6 +4,7 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/mixer_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
@@ -63,7 +64,8 @@ Passes wide_rotary(bool has_head_norms) {
 Passes of_rotary(Passes halves, RotaryKind kind, double e) {
   switch (kind) {
     case RotaryKind::kHalves:
-    case RotaryKind::kEvenAndOdd: return halves;
+    case RotaryKind::kEvenAndOdd:
+    case RotaryKind::kSplit: return halves;
     case RotaryKind::kPart:
     case RotaryKind::kPairs:
       return halves + Passes{.forward = {.rearranged = 2 * e},
@@ -72,8 +74,49 @@ Passes of_rotary(Passes halves, RotaryKind kind, double e) {
       const KernelBytes product = {.streamed = 2 * kSingle, .converted = 2 * (e + kSingle)};
       return {.forward = product, .backward = product};
     }
+    case RotaryKind::kWideTables:
+    case RotaryKind::kWide:
+    case RotaryKind::kWidePairs: return wide_rotary(false);
   }
   return halves;
+}
+
+// Whether the product with the weight is in the type of the stream.
+bool is_in_half(NormKind kind) {
+  return kind == NormKind::kLlama || kind == NormKind::kPlusOneLayer;
+}
+
+Passes of_norm(Passes norm, NormKind kind, double stream, bool has_autocast) {
+  switch (kind) {
+    case NormKind::kLlama: return norm;
+    case NormKind::kGemma: return huggingface_gemma_norm(norm, stream);
+    case NormKind::kWide: return huggingface_wide_norm(norm, stream);
+    case NormKind::kCentred: return huggingface_centred_norm(norm, stream);
+    case NormKind::kLayer: return huggingface_layer_norm(stream, has_autocast ? kSingle : stream);
+    case NormKind::kPlusOneLayer: return huggingface_layer_norm(stream, stream);
+  }
+  return norm;
+}
+
+bool is_wide_router(RouterKind kind) {
+  using enum RouterKind;
+  return kind == kWideSoftmax || kind == kWideSigmoid || kind == kWideInput ||
+         kind == kSoftmaxBesideAutocast;
+}
+
+// relu 2 and its square 2; backward the root's power, its double and product 2, 2 and 3, and
+// relu 3. xIELU: a comparison, three products, a smaller of two, a cast, an exponential, a
+// difference, two sums and a choice, of which autocast has all behind the first in fp32; backward
+// two derivatives of each product and the sums of six gradients of the input.
+Passes plain_activation(Activation activation, double e, double computed) {
+  switch (activation) {
+    case Activation::kReluSquared:
+      return {.forward = {.streamed = 4 * e}, .backward = {.streamed = 10 * e}};
+    case Activation::kXielu:
+      return {.forward = {.streamed = 11 * e + 18 * computed, .converted = 2 * (e + computed)},
+              .backward = {.streamed = 14 * e + 30 * computed, .converted = 4 * (e + computed)}};
+    default: return eager_activation(e);
+  }
 }
 
 LayerKernels layer_kernels(const Job& job, const Plan& plan) {
@@ -86,21 +129,20 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
   } else if (job.model.qk_norm) {
     kernels.rotary = kernels.rotary + huggingface_head_norm(e);
   }
+  kernels.plain = plain_activation(job.model.activation, e, uses_autocast(job, plan) ? kSingle : e);
   const RotaryKind rotary = class_of(job.model).rotary;
   kernels.rotary = of_rotary(kernels.rotary, rotary, e);
   if (rotary != RotaryKind::kHalves) {  // heads lie in front of tokens: the output is copied
     kernels.copies.forward.rearranged += 2 * e;
   }
   const double stream = is_wide ? kSingle : e;
-  const bool is_gemma = class_of(job.model).norm == NormKind::kGemma;
-  if (is_gemma) {
-    kernels.norm = huggingface_gemma_norm(kernels.norm, stream);
-  }
+  const NormKind norm = class_of(job.model).norm;
+  kernels.norm = of_norm(kernels.norm, norm, stream, uses_autocast(job, plan));
   if (job.model.norms_per_layer > 2) {
     kernels.norm = huggingface_four_norms(kernels.norm, stream);
   }
   if (job.adapters.rank > 0) {
-    kernels.norm = huggingface_frozen_norm(kernels.norm, is_gemma ? kSingle : stream);
+    kernels.norm = huggingface_frozen_norm(kernels.norm, is_in_half(norm) ? stream : kSingle);
   }
   return kernels;
 }
@@ -163,8 +205,8 @@ constinit const BlockKernels kKernels = {
     .weight_gradient = weight_gradient,
     .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
     .add_beside_products = add_beside_products,
-    .casts_router =
-        [](const Job& job) { return class_of(job.model).router != RouterKind::kSoftmax; },
+    .add_mixer = huggingface::add_mixer,
+    .casts_router = [](const Job& job) { return is_wide_router(class_of(job.model).router); },
     .expert_exchange = expert_exchange,
     .table_gradient = table_gradient,
     .loss = loss_kernels};

@@ -16,6 +16,7 @@ namespace {
 
 using huggingface::kAdapterRank;
 using huggingface::kAdaptersHaveTargets;
+using huggingface::kFamilies;
 using huggingface::kHeadDim;
 using huggingface::kQuantizedNeedsAdapters;
 
@@ -170,17 +171,6 @@ constexpr ValidityRule kOffloadNeedsShards = {
               "or no offload");
         }};
 
-// Experts by batched products of all tokens with each of them, rotary embeddings by complex numbers
-// and norms of heads without weights (models/llama4/modeling_llama4.py) are not played.
-constexpr ValidityRule kFamilies = {
-    .name = "unsupported: model.family",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.model.family == "llama4_text"; },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(job, "model.family", "llama4_text", "others");
-        }};
-
 // FSDP1 shows an adapter's matrices flat outside their own forward pass, and DoRA asks for their
 // shapes there (peft 0.21 tuners/lora/dora.py get_lora_weight).
 constexpr ValidityRule kDora = {
@@ -270,7 +260,6 @@ constexpr std::array kTransformersRules = {
     kNoEtp,
     kNoReplicas,
     kFamilies,
-    kGatedOnly,
     kNoMtp,
     kHeadDim,
     kOffloadActivationsUnsupported,
@@ -279,7 +268,9 @@ constexpr std::array kTransformersRules = {
     kMoeBufferFactorUnsupported,
     kOptimizers,
     kMuonOnWholeModels,
-    kLayerNormUnsupported,
+    huggingface::kNormsOfFamily,
+    huggingface::kLigerOfFamily,
+    huggingface::kSinksAreEager,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,

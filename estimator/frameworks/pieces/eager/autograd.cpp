@@ -20,8 +20,7 @@ bool BackwardCall::wants(std::size_t input) const {
   return node_.inputs.at(input).node != nullptr;
 }
 
-NodeBuilder::NodeBuilder(Graph& graph, std::initializer_list<const Tensor*> inputs)
-    : graph_(graph) {
+NodeBuilder::NodeBuilder(Graph& graph, std::span<const Tensor* const> inputs) : graph_(graph) {
   bool is_needed = false;
   for (const Tensor* input : inputs) { is_needed = is_needed || input->requires_grad(); }
   if (!graph.records || !is_needed) {

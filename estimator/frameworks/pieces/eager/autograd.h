@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -137,7 +138,9 @@ class Node {
 // Builds a node while its operator runs.
 class NodeBuilder {
  public:
-  NodeBuilder(Graph& graph, std::initializer_list<const Tensor*> inputs);
+  NodeBuilder(Graph& graph, std::span<const Tensor* const> inputs);
+  NodeBuilder(Graph& graph, std::initializer_list<const Tensor*> inputs)
+      : NodeBuilder(graph, std::span<const Tensor* const>(inputs.begin(), inputs.size())) {}
 
   bool is_needed() const { return node_ != nullptr; }  // no: nothing is saved, no node is made
   // Returns the place of the saved tensor.

@@ -63,15 +63,6 @@ Tensor with_output_saved(Graph& graph, const Tensor& input) {
   });
 }
 
-// Some elements of a tensor; their gradient lies in zeros of all of them.
-Tensor part(Graph& graph, const Tensor& input, Tensor elements) {
-  NodeBuilder node(graph, {&input});
-  const std::int64_t all = input.elements;
-  const DType dtype = input.dtype;
-  return node.finish(std::move(elements),
-                     [=](BackwardCall& call) { return Tensors{call.graph.make(all, dtype)}; });
-}
-
 }  // namespace
 
 Tensor to(Graph& graph, const Tensor& input, DType dtype) {
@@ -161,7 +152,10 @@ Tensor reciprocal_root(Graph& graph, const Tensor& input) {
   });
 }
 
-Tensor silu(Graph& graph, const Tensor& input) {
+namespace {
+
+// Operators whose derivative is of their input alone.
+Tensor with_input_saved(Graph& graph, const Tensor& input) {
   NodeBuilder node(graph, {&input});
   if (node.is_needed()) {
     node.save(input);
@@ -170,6 +164,20 @@ Tensor silu(Graph& graph, const Tensor& input) {
     const Tensor self = call.saved(0);
     return Tensors{call.graph.make(self.elements, self.dtype)};
   });
+}
+
+}  // namespace
+
+Tensor silu(Graph& graph, const Tensor& input) {
+  return with_input_saved(graph, input);
+}
+
+Tensor softplus(Graph& graph, const Tensor& input) {
+  return with_input_saved(graph, input);
+}
+
+Tensor relu(Graph& graph, const Tensor& input) {
+  return with_output_saved(graph, input);
 }
 
 Tensor exponential(Graph& graph, const Tensor& input) {
@@ -188,6 +196,16 @@ Tensor soft_capped(Graph& graph, Tensor input) {
   input = scale(graph, input);
   input = tanh(graph, input);
   return scale(graph, input);
+}
+
+Tensor sum(Graph& graph, const Tensor& input, std::int64_t width) {
+  NodeBuilder node(graph, {&input});
+  const std::int64_t elements = input.elements;
+  return node.finish(graph.make(elements / width, input.dtype), [=](BackwardCall& call) {
+    Tensor gradient = call.gradients[0].viewed(elements);
+    gradient.is_view = true;
+    return Tensors{std::move(gradient)};
+  });
 }
 
 Tensor mean(Graph& graph, const Tensor& input, std::int64_t width) {
@@ -210,54 +228,6 @@ Tensor dropout(Graph& graph, const Tensor& input, double probability) {
   }
   return node.finish(output, [](BackwardCall& call) {
     const Tensor kept = call.saved(0);
-    const Tensor& gradient = call.gradients[0];
-    return Tensors{call.graph.make(gradient.elements, gradient.dtype)};
-  });
-}
-
-Tensor slice(Graph& graph, const Tensor& input, std::int64_t elements) {
-  return part(graph, input, input.viewed(elements));
-}
-
-Tensor index(Graph& graph, const Tensor& input, std::int64_t elements) {
-  return part(graph, input, graph.make(elements, input.dtype));
-}
-
-Tensors split(Graph& graph, const Tensor& input, std::int64_t first_elements) {
-  NodeBuilder node(graph, {&input});
-  const std::int64_t all = input.elements;
-  const DType dtype = input.dtype;
-  return node.finish(Tensors{input.viewed(first_elements), input.viewed(all - first_elements)},
-                     [=](BackwardCall& call) { return Tensors{call.graph.make(all, dtype)}; });
-}
-
-// Gradients are views of the whole one.
-Tensor cat(Graph& graph, const Tensor& a, const Tensor& b) {
-  NodeBuilder node(graph, {&a, &b});
-  const std::int64_t of_a = a.elements;
-  const std::int64_t of_b = b.elements;
-  return node.finish(graph.make(of_a + of_b, a.dtype), [=](BackwardCall& call) {
-    const Tensor gradient = std::move(call.gradients[0]);
-    return Tensors{gradient.viewed(of_a), gradient.viewed(of_b)};
-  });
-}
-
-Tensor rotate_half(Graph& graph, const Tensor& input) {
-  const Tensor first = slice(graph, input, input.elements / 2);
-  const Tensor second = slice(graph, input, input.elements / 2);
-  return cat(graph, scale(graph, second), first);
-}
-
-Tensor laid_out(Graph& graph, const Tensor& input) {
-  NodeBuilder node(graph, {&input});
-  return node.finish(graph.make(input.elements, input.dtype),
-                     [](BackwardCall& call) { return std::move(call.gradients); });
-}
-
-Tensor copied_back(Graph& graph, const Tensor& input) {
-  NodeBuilder node(graph, {&input});
-  Tensor view = input;
-  return node.finish(std::move(view), [](BackwardCall& call) {
     const Tensor& gradient = call.gradients[0];
     return Tensors{call.graph.make(gradient.elements, gradient.dtype)};
   });

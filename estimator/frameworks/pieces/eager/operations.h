@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "estimator/frameworks/pieces/eager/autograd.h"
+#include "estimator/frameworks/pieces/eager/views.h"
 
 namespace shardplan::eager {
 
@@ -31,29 +32,18 @@ Tensor shift(Graph& graph, const Tensor& input);
 Tensor square(Graph& graph, const Tensor& input);
 Tensor reciprocal_root(Graph& graph, const Tensor& input);
 Tensor silu(Graph& graph, const Tensor& input);  // gelu saves and makes as much
+Tensor softplus(Graph& graph, const Tensor& input);
+Tensor relu(Graph& graph, const Tensor& input);
 Tensor exponential(Graph& graph, const Tensor& input);
 Tensor tanh(Graph& graph, const Tensor& input);
 Tensor sigmoid(Graph& graph, const Tensor& input);
 // cap * tanh(input / cap).
 Tensor soft_capped(Graph& graph, Tensor input);
-// Of rows of `width` elements.
+// Of rows of `width` elements; the gradient of a sum is a view.
+Tensor sum(Graph& graph, const Tensor& input, std::int64_t width);
 Tensor mean(Graph& graph, const Tensor& input, std::int64_t width);
 // Saves a mask of a byte for each element; none where the probability is 0.
 Tensor dropout(Graph& graph, const Tensor& input, double probability);
-// cat((-second half, first half)) of every row (rotate_half).
-Tensor rotate_half(Graph& graph, const Tensor& input);
-// A view of a part, and a copy of rows by their places. Either gradient lies in zeros of the whole
-// tensor.
-Tensor slice(Graph& graph, const Tensor& input, std::int64_t elements);
-Tensor index(Graph& graph, const Tensor& input, std::int64_t elements);
-// Views of two parts, whose gradients are put together; and two tensors put together.
-Tensors split(Graph& graph, const Tensor& input, std::int64_t first_elements);
-Tensor cat(Graph& graph, const Tensor& a, const Tensor& b);
-// A copy that lies otherwise, whose gradient lies as it comes.
-Tensor laid_out(Graph& graph, const Tensor& input);
-// Views whose gradient is copied to lie as the tensor did.
-Tensor copied_back(Graph& graph, const Tensor& input);
-
 // --- products ---
 // input [rows, columns] times weight [outputs, columns], transposed; both in autocast's type.
 struct LinearShape {

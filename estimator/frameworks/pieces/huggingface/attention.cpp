@@ -17,54 +17,6 @@ std::int64_t pairs(const AttentionSizes& sizes) {
   return sizes.tokens * sizes.sequence;
 }
 
-// Keys or values for every query head; gradients of equal heads are summed (repeat_kv). Of one head
-// all others are views.
-Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
-  if (sizes.query_heads == sizes.key_heads) {
-    return input;
-  }
-  NodeBuilder node(graph, {&input});
-  const std::int64_t elements = input.elements / sizes.key_heads * sizes.query_heads;
-  Tensor heads = sizes.key_heads == 1 ? input.viewed(elements) : graph.make(elements, input.dtype);
-  return node.finish(std::move(heads),
-                     [](BackwardCall& call) { return std::move(call.gradients); });
-}
-
-// A product of two activations; derivatives of the second, then the first.
-Tensor matmul(Graph& graph, const Tensor& left, const Tensor& right, std::int64_t elements) {
-  const Tensor b = graph.autocast ? eager::to(graph, right, *graph.autocast) : right;
-  const Tensor a = graph.autocast ? eager::to(graph, left, *graph.autocast) : left;
-  NodeBuilder node(graph, {&a, &b});
-  if (node.is_needed()) {
-    node.save(b);
-    node.save(a);
-  }
-  const std::int64_t of_a = a.elements;
-  const std::int64_t of_b = b.elements;
-  const DType dtype = a.dtype;
-  return node.finish(graph.make_product(elements, dtype), [=](BackwardCall& call) {
-    const Tensor saved_b = call.saved(0);
-    const Tensor saved_a = call.saved(1);
-    Tensor gradient_b = call.graph.make_product(of_b, dtype);
-    return Tensors{call.graph.make_product(of_a, dtype), std::move(gradient_b)};
-  });
-}
-
-// softmax in fp32 saves its result; its gradient goes by way of the product of both.
-Tensor softmax(Graph& graph, const Tensor& scores) {
-  const Tensor wide = eager::to(graph, scores, DType::kFp32);
-  NodeBuilder node(graph, {&wide});
-  const Tensor output = graph.make(wide.elements, DType::kFp32);
-  if (node.is_needed()) {
-    node.save(output);
-  }
-  return node.finish(output, [](BackwardCall& call) {
-    const Tensor result = call.saved(0);
-    const Tensor weighted = call.graph.make(result.elements, result.dtype);
-    return Tensors{call.graph.make(result.elements, result.dtype)};
-  });
-}
-
 // The composite of operators that scaled_dot_product_attention is where no fused kernel takes its
 // arguments: keys and values for every query head, scores in the queries' type with a causal mask
 // that is made by each call (ATen native/transformers/attention.cpp
@@ -83,16 +35,73 @@ Tensor composite_attention(Graph& graph, const Tensor& query, const Tensor& key,
   const Tensor keys = repeat_heads(graph, key, sizes);
   const Tensor values = repeat_heads(graph, value, sizes);
   const Tensor scaled_keys = eager::scale(graph, keys);
-  Tensor weights = matmul(graph, eager::laid_out(graph, scaled_query), scaled_keys, scores);
-  weights = softmax(graph, weights);
+  Tensor weights =
+      attention_product(graph, eager::laid_out(graph, scaled_query), scaled_keys, scores);
+  weights = softmax(graph, eager::to(graph, weights, DType::kFp32));
   {
     const Tensor is_masked = graph.make(scores, DType::kBool);
     const Tensor rows = graph.make(scores / sizes.sequence, DType::kBool);
   }
-  return eager::copied_back(graph, matmul(graph, weights, values, query.elements));
+  return eager::copied_back(graph, attention_product(graph, weights, values, query.elements));
 }
 
 }  // namespace
+
+Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
+  if (sizes.query_heads == sizes.key_heads) {
+    return input;
+  }
+  NodeBuilder node(graph, {&input});
+  const std::int64_t elements = input.elements / sizes.key_heads * sizes.query_heads;
+  Tensor heads = sizes.key_heads == 1 ? input.viewed(elements) : graph.make(elements, input.dtype);
+  return node.finish(std::move(heads),
+                     [](BackwardCall& call) { return std::move(call.gradients); });
+}
+
+Tensor attention_product(Graph& graph, const Tensor& left, const Tensor& right,
+                         std::int64_t elements) {
+  const Tensor b = graph.autocast ? eager::to(graph, right, *graph.autocast) : right;
+  const Tensor a = graph.autocast ? eager::to(graph, left, *graph.autocast) : left;
+  NodeBuilder node(graph, {&a, &b});
+  if (node.is_needed()) {
+    if (a.requires_grad()) {
+      node.save(b);
+    }
+    if (b.requires_grad()) {
+      node.save(a);
+    }
+  }
+  const std::int64_t of_a = a.elements;
+  const std::int64_t of_b = b.elements;
+  const DType dtype = a.dtype;
+  return node.finish(graph.make_product(elements, dtype), [=](BackwardCall& call) {
+    Tensors saved, gradients(2);
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+      if (call.wants(i)) {
+        saved.push_back(call.saved(saved.size()));
+      }
+    }
+    for (const std::size_t i : {std::size_t{1}, std::size_t{0}}) {
+      if (call.wants(i)) {
+        gradients[i] = call.graph.make_product(i == 0 ? of_a : of_b, dtype);
+      }
+    }
+    return gradients;
+  });
+}
+
+Tensor softmax(Graph& graph, const Tensor& scores) {
+  NodeBuilder node(graph, {&scores});
+  const Tensor output = graph.make(scores.elements, scores.dtype);
+  if (node.is_needed()) {
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor result = call.saved(0);
+    const Tensor weighted = call.graph.make(result.elements, result.dtype);
+    return Tensors{call.graph.make(result.elements, result.dtype)};
+  });
+}
 
 Tensor byte_mask(Graph& graph, const AttentionSizes& sizes) {
   const Tensor of_one = graph.make(sizes.sequence * sizes.sequence, DType::kBool);
@@ -130,17 +139,17 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const Tensor keys = repeat_heads(graph, key, sizes);
   const Tensor values = repeat_heads(graph, value, sizes);
   const std::int64_t scores = pairs(sizes) * sizes.query_heads;
-  Tensor weights = matmul(graph, query, keys, scores);
+  Tensor weights = attention_product(graph, query, keys, scores);
   weights = eager::scale(graph, weights);
   if (sizes.caps_scores) {
     weights = eager::soft_capped(graph, std::move(weights));
   }
   weights = eager::add(graph, weights, mask);
   const DType dtype = query.dtype;
-  weights = softmax(graph, weights);
+  weights = softmax(graph, eager::to(graph, weights, DType::kFp32));
   weights = eager::to(graph, weights, dtype);
   const Tensor output =
-      matmul(graph, weights, values, sizes.tokens * sizes.query_heads * sizes.value_dim);
+      attention_product(graph, weights, values, sizes.tokens * sizes.query_heads * sizes.value_dim);
   return eager::laid_out(graph, output);  // tokens before heads
 }
 

@@ -28,6 +28,16 @@ eager::Tensor eager_attention(eager::Graph& graph, const eager::Tensor& query,
                               const eager::Tensor& key, const eager::Tensor& value,
                               const eager::Tensor& mask, const AttentionSizes& sizes);
 
+// What attention is made of operator by operator. Keys or values for every query head; gradients of
+// equal heads are summed (repeat_kv). Of one head all others are views.
+eager::Tensor repeat_heads(eager::Graph& graph, const eager::Tensor& input,
+                           const AttentionSizes& sizes);
+// A product of two activations; derivatives of the second, then the first.
+eager::Tensor attention_product(eager::Graph& graph, const eager::Tensor& left,
+                                const eager::Tensor& right, std::int64_t elements);
+// Saves its result; its gradient goes by way of the product of both.
+eager::Tensor softmax(eager::Graph& graph, const eager::Tensor& scores);
+
 // The mask of a forward pass (sdpa_mask, eager_mask): made from a byte for each pair.
 eager::Tensor byte_mask(eager::Graph& graph, const AttentionSizes& sizes);
 eager::Tensor additive_mask(eager::Graph& graph, const AttentionSizes& sizes, DType dtype);

@@ -1,5 +1,6 @@
 #include "estimator/frameworks/pieces/huggingface/experts.h"
 
+#include <optional>
 #include <utility>
 
 #include "estimator/frameworks/pieces/eager/labels.h"
@@ -107,23 +108,60 @@ Tensor sum_of_chosen(Graph& graph, const Tensor& rows, std::int64_t elements) {
                      [=](BackwardCall& call) { return Tensors{call.graph.make(all, of_rows)}; });
 }
 
+Tensor router_product(Graph& graph, const Tensor& input, const Tensor& weight,
+                      const ExpertSizes& sizes, const Tensor& bias = {}) {
+  return eager::linear(graph, input, weight,
+                       {.inputs = sizes.hidden, .outputs = sizes.experts, .flattens_input = false},
+                       bias);
+}
+
+Tensor wide_softmax(Graph& graph, const Tensor& scores) {
+  return eager::log_softmax(graph, eager::to(graph, scores, DType::kFp32));
+}
+
+// Ernie4_5_MoeTopKRouter: the sum of the chosen is kept from zero, and divides them.
+Tensor route_beside_autocast(Graph& graph, const Experts& experts, const Tensor& hidden,
+                             const ExpertSizes& sizes) {
+  const auto autocast = std::exchange(graph.autocast, std::nullopt);
+  const Tensor input = eager::to(graph, hidden, DType::kFp32);
+  const Tensor weight = eager::to(graph, experts.router.data, DType::kFp32);
+  const Tensor scores = wide_softmax(graph, router_product(graph, input, weight, sizes));
+  const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
+  const Tensor weights = eager::scale(graph, top);
+  graph.autocast = autocast;
+  return eager::to(graph, weights, hidden.dtype);
+}
+
 // Weights of the chosen experts, one for each row. Groups of experts are chosen by tensors without
 // gradients, of the size of scores, which are small beside the rows.
 Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const ExpertSizes& sizes) {
-  const bool is_wide = sizes.router != RouterKind::kSoftmax;
-  const auto router_type = [&](const Tensor& tensor) {
-    return is_wide ? eager::to(graph, tensor, DType::kFp32) : tensor;
-  };
-  const Tensor logits =
-      eager::linear(graph, router_type(hidden), router_type(experts.router.data),
-                    {.inputs = sizes.hidden, .outputs = sizes.experts, .flattens_input = false});
-  if (sizes.router == RouterKind::kWideSigmoid) {
-    const Tensor scores = eager::sigmoid(graph, logits);
-    const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
-    return eager::scale(graph, top);
+  using enum RouterKind;
+  if (sizes.router == kSoftmaxBesideAutocast) {
+    return route_beside_autocast(graph, experts, hidden, sizes);
   }
-  const Tensor scores = eager::log_softmax(graph, eager::to(graph, logits, DType::kFp32));
-  const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
+  const bool is_wide = sizes.router == kWideSoftmax || sizes.router == kWideSigmoid;
+  const auto router_type = [&](const Tensor& tensor) {
+    return is_wide || sizes.router == kWideInput ? eager::to(graph, tensor, DType::kFp32) : tensor;
+  };
+  const Tensor logits = router_product(graph, router_type(hidden), router_type(experts.router.data),
+                                       sizes, experts.router_bias.data);
+  const std::int64_t rows = sizes.tokens * sizes.chosen;
+  switch (sizes.router) {
+    case kWideSigmoid:
+    case kSigmoid: {
+      const Tensor wide =
+          sizes.router == kSigmoid ? eager::to(graph, logits, DType::kFp32) : logits;
+      return eager::scale(graph, eager::index(graph, eager::sigmoid(graph, wide), rows));
+    }
+    case kSoftmaxOfChosen: {
+      const Tensor top = eager::index(graph, eager::to(graph, logits, DType::kFp32), rows);
+      return eager::to(graph, eager::log_softmax(graph, top), hidden.dtype);
+    }
+    case kNarrowSoftmaxOfChosen:
+      return eager::log_softmax(graph, eager::index(graph, logits, rows));
+    default: break;
+  }
+  const Tensor top = eager::index(graph, wide_softmax(graph, logits), rows);
   return is_wide ? eager::scale(graph, top) : eager::to(graph, top, logits.dtype);
 }
 
@@ -175,6 +213,56 @@ Tensor eager_experts(Graph& graph, const Experts& experts, const Tensor& hidden,
   return sum;
 }
 
+// Added in place, row by row.
+Tensor with_bias(Graph& graph, const Tensor& rows, const Tensor& biases) {
+  if (!biases.is_defined()) {
+    return rows;
+  }
+  NodeBuilder node(graph, {&rows, &biases});
+  Tensor output = rows;
+  return node.finish(std::move(output), [](BackwardCall& call) {
+    return Tensors{call.gradients[0], std::move(call.gradients[0])};
+  });
+}
+
+// One of two interleaved halves of every row, bounded: its gradient by way of a mask of bytes, then
+// in zeros of whole rows (GptOssExperts._apply_gate).
+Tensor clamped(Graph& graph, const Tensor& half, bool from_below) {
+  NodeBuilder node(graph, {&half});
+  if (node.is_needed()) {
+    node.save(half);
+  }
+  return node.finish(graph.make(half.elements, half.dtype), [=](BackwardCall& call) {
+    const Tensor saved = call.saved(0);
+    Tensor mask = call.graph.make(saved.elements, DType::kBool);
+    if (from_below) {
+      const Tensor other = call.graph.make(saved.elements, DType::kBool);
+    }
+    return Tensors{call.graph.make(saved.elements, saved.dtype)};
+  });
+}
+
+// (up + 1) * gate * sigmoid(alpha * gate).
+Tensor clamped_swiglu(Graph& graph, const Tensor& rows) {
+  Tensor gate = eager::slice(graph, rows, rows.elements / 2);
+  Tensor up = eager::slice(graph, rows, rows.elements / 2);
+  gate = clamped(graph, gate, false);
+  up = clamped(graph, up, true);
+  Tensor activation;
+  {
+    const Tensor sigmoid = eager::sigmoid(graph, eager::scale(graph, gate));
+    activation = eager::multiply(graph, gate, sigmoid);
+  }
+  return eager::multiply(graph, eager::shift(graph, up), activation);
+}
+
+Tensor activated(Graph& graph, const Tensor& rows, const ExpertSizes& sizes) {
+  if (sizes.activation == Activation::kClampedSwiglu) {
+    return clamped_swiglu(graph, rows);
+  }
+  return sizes.is_gated ? gated_halves(graph, rows) : activate(graph, sizes.activation, rows);
+}
+
 }  // namespace
 
 Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidden,
@@ -190,15 +278,21 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
   adapted(graph, experts.down.data, of_down);
   const Factors of_gate_up = factors_of(graph, experts.gate_up_a, experts.gate_up_b, dtype);
   adapted(graph, experts.gate_up.data, of_gate_up);
+  const auto bias_rows = [&](const eager::Parameter& bias, std::int64_t width) {
+    return bias.data.is_defined() ? eager::index(graph, bias.data, rows * width) : Tensor{};
+  };
+  const std::int64_t wide = (sizes.is_gated ? 2 : 1) * sizes.ffn;
   Tensor selected = eager::index(graph, hidden, rows * sizes.hidden);
+  Tensor biases = bias_rows(experts.gate_up_bias, wide);
   selected = masked_fill(graph, selected, true);
   Tensor output = grouped_product(graph, selected, adapted(graph, experts.gate_up.data, of_gate_up),
-                                  rows * 2 * sizes.ffn);
-  output = masked_fill(graph, output, false);
-  output = gated_halves(graph, output);
+                                  rows * wide);
+  output = masked_fill(graph, with_bias(graph, output, biases), false);
+  output = activated(graph, output, sizes);
+  biases = bias_rows(experts.down_bias, sizes.hidden);
   output = grouped_product(graph, output, adapted(graph, experts.down.data, of_down),
                            rows * sizes.hidden);
-  output = masked_fill(graph, output, false);
+  output = masked_fill(graph, with_bias(graph, output, biases), false);
   Tensor weighted = eager::multiply(graph, output, weights);
   weighted = eager::index(graph, weighted, rows * sizes.hidden);
   const Tensor sum = sum_of_chosen(graph, weighted, sizes.tokens * sizes.hidden);

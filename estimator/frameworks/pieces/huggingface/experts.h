@@ -6,19 +6,27 @@
 #pragma once
 
 #include "estimator/frameworks/pieces/eager/operations.h"
+#include "estimator/plan/layer_spec.h"
 
 namespace shardplan::huggingface {
 
 struct Experts {
-  eager::Parameter gate_up, down, router;  // [E, 2f, h], [E, h, f], [E, h]
+  eager::Parameter gate_up, down,
+      router;  // [E, 2f, h], [E, h, f], [E, h]; without a gate [E, f, h]
+  eager::Parameter gate_up_bias, down_bias, router_bias;  // [E, 2f], [E, h], [E]; undefined: none
   // Adapters: [r*E, in] and [out, r*E]; undefined: none.
   eager::Parameter gate_up_a, gate_up_b, down_a, down_b;
 };
 
 enum class RouterKind {
-  kSoftmax,      // of scores in fp32; weights in the type of the router's product
-  kWideSoftmax,  // the input and the router's weight become fp32; so are the weights
-  kWideSigmoid,  // likewise, each score by itself
+  kSoftmax,                // of scores in fp32; weights in the type of the router's product
+  kWideSoftmax,            // the input and the router's weight become fp32; so are the weights
+  kWideSigmoid,            // likewise, each score by itself
+  kSigmoid,                // of scores in fp32 each by itself; so are the weights (MiniMax-M2)
+  kWideInput,              // kSoftmax of the input in fp32 (Hunyuan)
+  kSoftmaxOfChosen,        // of the highest scores in fp32 (Granite)
+  kNarrowSoftmaxOfChosen,  // the same in the type of the router's product (gpt-oss)
+  kSoftmaxBesideAutocast,  // all in fp32, which autocast leaves; the weights are cast (ERNIE 4.5)
 };
 
 struct ExpertSizes {
@@ -29,6 +37,8 @@ struct ExpertSizes {
   std::int64_t experts = 0;
   std::int64_t chosen = 0;  // of a token
   bool is_eager = false;    // one after the other, else by grouped products
+  bool is_gated = true;
+  Activation activation = Activation::kSilu;
 };
 
 eager::Tensor experts_forward(eager::Graph& graph, const Experts& experts,

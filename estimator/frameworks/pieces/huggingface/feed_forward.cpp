@@ -33,6 +33,13 @@ Tensor liger_halves(Graph& graph, const Tensor& rows) {
 }
 
 Tensor activated(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
+  if (!layer.is_gated()) {
+    const Tensor up = project(graph, layer.up, input);
+    return eager::call_module(graph, {&layer.up, "act_fn", {}}, up, [&](const Tensor& x) {
+      return layer.activation == Activation::kXielu ? xielu(graph, layer.xielu, x)
+                                                    : activate(graph, layer.activation, x);
+    });
+  }
   if (layer.gate_up.shape.inputs > 0) {
     const Tensor rows = project(graph, layer.gate_up, input);
     return uses_liger ? liger_halves(graph, rows) : gated_halves(graph, rows);

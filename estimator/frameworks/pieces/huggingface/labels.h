@@ -68,6 +68,12 @@ inline constexpr Label kAttentionRow = {
     kActivations, "layer.attention", DType::kBf16,
     "a*d*T, k*d*T: projections, q and k after the rotary embedding, v, output, sums",
     &kAttentionGradientRow};
+inline constexpr Label kRecurrenceGradientRow = {kTemporaries, "layer.recurrence_gradients",
+                                                 DType::kFp32, "of chunks, states and projections"};
+inline constexpr Label kRecurrenceRow = {
+    kActivations, "layer.recurrence", DType::kFp32,
+    "projections, their convolution, and what chunks of tokens and states are made of",
+    &kRecurrenceGradientRow};
 inline constexpr Label kFfnGradientRow = {kTemporaries, "layer.ffn_gradients", DType::kBf16,
                                           "f*T, h*T"};
 inline constexpr Label kFfnRow = {kActivations, "layer.ffn", DType::kBf16,

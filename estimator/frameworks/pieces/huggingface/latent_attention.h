@@ -18,6 +18,7 @@ struct LatentProjections {
 
 struct Heads {
   eager::Tensor query, key, value;
+  eager::Tensor gate;  // of attention that has one
 };
 
 struct LatentSizes {

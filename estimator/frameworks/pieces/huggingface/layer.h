@@ -5,26 +5,33 @@
 #include <cstdint>
 
 #include "estimator/frameworks/pieces/huggingface/attention.h"
+#include "estimator/frameworks/pieces/huggingface/delta_net.h"
 #include "estimator/frameworks/pieces/huggingface/experts.h"
 #include "estimator/frameworks/pieces/huggingface/feed_forward.h"
 #include "estimator/frameworks/pieces/huggingface/latent_attention.h"
 #include "estimator/frameworks/pieces/huggingface/linear.h"
+#include "estimator/frameworks/pieces/huggingface/mamba.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/norms.h"
 #include "estimator/frameworks/pieces/huggingface/shared.h"
+#include "estimator/frameworks/pieces/huggingface/short_convolution.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::huggingface {
 
 struct Layer {
   Linear query, key, value, output;
-  Linear query_key_value;    // in place of the first three
-  LatentProjections latent;  // beside query and output alone
+  Linear query_key_value;        // in place of the first three
+  LatentProjections latent;      // beside query and output alone
+  DeltaNet delta_net;            // in place of attention
+  ShortConvolution convolution;  // likewise
+  Mamba mamba;
   FeedForward ffn;
   Experts experts;  // of a layer that has them in place of its FFN
   FeedForward shared_experts;
   eager::Parameter shared_gate;
   Norm query_norm, key_norm;
+  eager::Parameter sinks;
   Norm attention_norm, ffn_norm;
   Norm after_attention, after_ffn;  // of a layer that has four
 };

@@ -36,9 +36,15 @@ class CausalLm {
   void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
   void build_attention(Layer& layer);
   void build_latent(Layer& layer);
+  void build_mixer(Layer& layer, const LayerSpec& spec);
+  void build_delta_net(DeltaNet& net);
+  void build_convolution(ShortConvolution& mixer);
+  void build_mamba(Mamba& mixer);
+  // A product beside which no adapter stands.
+  void build_plain(Linear& linear, eager::LinearShape shape, bool has_bias);
   void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
   void build_norm(Norm& norm, std::int64_t width);
-  void build_layer(Layer& layer, bool has_experts);
+  void build_layer(Layer& layer, std::size_t place);
   void build_experts(Layer& layer);
   void load_end(eager::Parameter& table, bool has_copy);
   eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_; }

@@ -7,21 +7,33 @@
 
 #include "estimator/frameworks/pieces/huggingface/experts.h"
 #include "estimator/frameworks/pieces/huggingface/rotary.h"
+#include "estimator/plan/model_parts.h"
 #include "estimator/plan/model_spec.h"
 
 namespace shardplan::huggingface {
 
-enum class NormKind { kLlama, kGemma };
-enum class LigerUse { kAll, kNoRotary, kNone };
+enum class NormKind {
+  kLlama,
+  kGemma,
+  kWide,          // the product with the weight in fp32, too (OLMo 2)
+  kCentred,       // LayerNorm operator by operator (Cohere)
+  kLayer,         // torch.nn.LayerNorm
+  kPlusOneLayer,  // the same with 1 + weight, in autocast's type (Nemotron)
+};
+// Where norms of queries and keys stand: each behind its projection, both behind all three, or
+// behind the rotary embedding. Those of all heads at once are of rows, by projection.
+enum class HeadNorms { kByProjection, kBehindProjections, kBehindRotary };
+enum class LigerUse { kAll, kNoRotary, kNone, kNotModelled };
 enum class EmbeddingScale { kNone, kInModule, kBehindModule };
 
 struct ModelClass {
   std::string_view family;  // Hugging Face's model_type
   NormKind norm = NormKind::kLlama;
+  HeadNorms head_norms = HeadNorms::kByProjection;
   RotaryKind rotary = RotaryKind::kHalves;
   // Every so many layers one has no rotary embedding; 0: all have.
   std::int64_t plain_layer_interval = 0;
-  double rotary_share = 1;  // of a head
+  double rotary_share = 1;  // of a head, where the model does not say
   RouterKind router = RouterKind::kSoftmax;
   // Which of Liger's kernels take the place of operators (Liger 0.8.0 transformers/monkey_patch.py
   // MODEL_TYPE_TO_APPLY_LIGER_FN).
@@ -30,14 +42,20 @@ struct ModelClass {
   bool always_has_liger_head_norms = false;
   // Liger's norm writes the gradient of its input over that of its output.
   bool reuses_liger_gradient = true;
-  double residual_dropout = 0;  // of the outputs of attention and FFN, as published configs have it
+  // Of the outputs of attention and FFN, and of embeddings, as published configs have it.
+  double residual_dropout = 0;
+  double embedding_dropout = 0;
   EmbeddingScale embedding_scale = EmbeddingScale::kNone;
   bool scales_residuals = false;
   bool scales_logits = false;
+  bool widens_logits = false;    // which the loss would cast to fp32 anyway
   bool has_one_qkv = false;      // one projection of queries, keys and values
   bool has_one_gate_up = false;  // and one of gate and up
-  // Norms of heads stand behind all three projections, not each behind its own.
-  bool norms_heads_last = false;
+  bool runs_shared_experts_first = false;
+  // A delta net's projections are two in place of four.
+  bool joins_delta_projections = false;
+  // Positions of images and text: cosines and sines of every sequence.
+  bool has_rotary_by_sequence = false;
   // The mask of layers without a window is made whether or not there are such layers.
   bool always_has_full_mask = false;
   // Layers with a window have cosines and sines of their own.
@@ -49,6 +67,19 @@ struct ModelClass {
 
 // A family without a row is Llama's.
 const ModelClass& class_of(const ModelSpec& model);
+// Whether its modeling file was read; a model without a family is Llama's.
+bool is_known_family(const ModelSpec& model);
+bool is_layer_norm(NormKind kind);
+
+// What the classes have of parts that not every framework knows.
+inline constexpr ModelParts kModelParts = {ModelPart::kAllHeadNorms,  ModelPart::kNormsAfter,
+                                           ModelPart::kParallelFfn,   ModelPart::kNormsWithoutBias,
+                                           ModelPart::kReluSquared,   ModelPart::kRelu,
+                                           ModelPart::kXielu,         ModelPart::kSinks,
+                                           ModelPart::kClampedSwiglu, ModelPart::kBiasedRouter,
+                                           ModelPart::kBiasedExperts, ModelPart::kShortConvolution,
+                                           ModelPart::kMamba2,        ModelPart::kSingleParts,
+                                           ModelPart::kGatedDelta,    ModelPart::kAttentionGate};
 
 // Elements of a head that are turned.
 std::int64_t rotary_width(const ModelSpec& model);

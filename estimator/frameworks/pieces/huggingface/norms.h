@@ -9,6 +9,7 @@ namespace shardplan::huggingface {
 
 struct Norm {
   eager::Parameter weight;
+  eager::Parameter bias;  // undefined: none
   std::int64_t width = 0;
 };
 
@@ -17,5 +18,14 @@ eager::Tensor llama_norm(eager::Graph& graph, const Norm& norm, const eager::Ten
 // GemmaRMSNorm and its kin: normed * (1 + weight), in fp32 (transformers 5.17
 // models/gemma2/modeling_gemma2.py).
 eager::Tensor gemma_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
+// Olmo2RMSNorm and its kin: weight * normed in fp32, which is then cast.
+eager::Tensor wide_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
+// CohereLayerNorm: the mean is taken off twice, for the variance and for the result.
+eager::Tensor centred_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
+// torch.nn.LayerNorm, which autocast runs in fp32; and NemotronLayerNorm1P, which casts what it is
+// given to autocast's type.
+eager::Tensor layer_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
+eager::Tensor plus_one_layer_norm(eager::Graph& graph, const Norm& norm,
+                                  const eager::Tensor& input);
 
 }  // namespace shardplan::huggingface

@@ -23,18 +23,9 @@ Tensor rotate_part(Graph& graph, const Tensor& input, std::int64_t part, const R
   return eager::cat(graph, rotate_whole(graph, turned, rotary), rest);
 }
 
-// repeat_interleave of their first halves.
-Rotary of_pairs(Graph& graph, const Rotary& rotary) {
-  return {.cosines = graph.make(rotary.cosines.elements, rotary.cosines.dtype),
-          .sines = graph.make(rotary.sines.elements, rotary.sines.dtype)};
-}
-
-// cat(q1*cos - q2*sin, q2*cos + q1*sin), with the first halves of cosines and sines.
-Tensor rotate_even_and_odd(Graph& graph, const Tensor& input, const Rotary& rotary) {
-  const Tensor cosines = rotary.cosines.viewed(rotary.cosines.elements / 2);
-  const Tensor sines = rotary.sines.viewed(rotary.sines.elements / 2);
-  const Tensor even = eager::slice(graph, input, input.elements / 2);
-  const Tensor odd = eager::slice(graph, input, input.elements / 2);
+// cat(q1*cos - q2*sin, q2*cos + q1*sin).
+Tensor rotate_apart(Graph& graph, const Tensor& even, const Tensor& odd, const Tensor& cosines,
+                    const Tensor& sines) {
   Tensor first;
   {
     const Tensor by_cosines = eager::multiply(graph, even, cosines);
@@ -48,6 +39,31 @@ Tensor rotate_even_and_odd(Graph& graph, const Tensor& input, const Rotary& rota
     second = eager::add(graph, by_cosines, by_sines);
   }
   return eager::cat(graph, first, second);
+}
+
+// With the first halves of cosines and sines.
+Tensor rotate_even_and_odd(Graph& graph, const Tensor& input, const Rotary& rotary) {
+  const Tensor even = eager::slice(graph, input, input.elements / 2);
+  const Tensor odd = eager::slice(graph, input, input.elements / 2);
+  return rotate_apart(graph, even, odd, rotary.cosines.viewed(rotary.cosines.elements / 2),
+                      rotary.sines.viewed(rotary.sines.elements / 2));
+}
+
+Tensor rotate_split(Graph& graph, const Tensor& input, const Rotary& rotary) {
+  const eager::Tensors halves = eager::split(graph, input, input.elements / 2);
+  return rotate_apart(graph, halves[0], halves[1], rotary.cosines, rotary.sines);
+}
+
+// Rows are turned in their own type, products are in fp32.
+Tensor rotate_wide_pairs(Graph& graph, const Tensor& input, const Rotary& rotary) {
+  const Tensor by_cosines =
+      eager::multiply(graph, eager::to(graph, input, DType::kFp32), rotary.cosines);
+  Tensor by_sines;
+  {
+    const Tensor turned = eager::rotate_half(graph, input);
+    by_sines = eager::multiply(graph, eager::to(graph, turned, DType::kFp32), rotary.sines);
+  }
+  return eager::add(graph, by_cosines, by_sines);
 }
 
 Tensor rotate_complex(Graph& graph, const Tensor& input, const Rotary& rotary) {
@@ -67,25 +83,49 @@ Rotary make_rotary(Graph& graph, RotaryKind kind, std::int64_t elements, DType d
     const Tensor numbers = graph.make(elements, DType::kFp32);
     return {.cosines = eager::scale(graph, numbers), .sines = {}};
   }
-  const Tensor both = graph.make(elements, DType::kFp32);
+  if (kind == RotaryKind::kSplit) {
+    elements /= 2;
+  }
+  const Tensor both = kind == RotaryKind::kSplit ? angles : graph.make(elements, DType::kFp32);
   Tensor cosines = graph.make(elements, DType::kFp32);
   cosines = eager::scale(graph, cosines);
   Tensor sines = graph.make(elements, DType::kFp32);
   sines = eager::scale(graph, sines);
   Rotary rotary;
+  if (kind == RotaryKind::kWideTables || kind == RotaryKind::kWidePairs) {
+    return {.cosines = cosines, .sines = sines};
+  }
   rotary.cosines = eager::to(graph, cosines, dtype);
   rotary.sines = eager::to(graph, sines, dtype);
   return rotary;
+}
+
+// repeat_interleave of their first halves.
+Rotary of_layer(Graph& graph, RotaryKind kind, const Rotary& rotary) {
+  if (kind != RotaryKind::kPairs && kind != RotaryKind::kWidePairs) {
+    return rotary;
+  }
+  return {.cosines = graph.make(rotary.cosines.elements, rotary.cosines.dtype),
+          .sines = graph.make(rotary.sines.elements, rotary.sines.dtype)};
+}
+
+bool casts_heads(RotaryKind kind) {
+  return kind == RotaryKind::kWideTables || kind == RotaryKind::kWide ||
+         kind == RotaryKind::kWidePairs;
 }
 
 Tensor rotate(Graph& graph, RotaryKind kind, const Tensor& input, std::int64_t part,
               const Rotary& rotary) {
   switch (kind) {
     case RotaryKind::kHalves: return rotate_whole(graph, input, rotary);
-    case RotaryKind::kPart: return rotate_part(graph, input, part, rotary);
-    case RotaryKind::kPairs: return rotate_part(graph, input, part, of_pairs(graph, rotary));
+    case RotaryKind::kPart:
+    case RotaryKind::kPairs: return rotate_part(graph, input, part, rotary);
     case RotaryKind::kEvenAndOdd: return rotate_even_and_odd(graph, input, rotary);
     case RotaryKind::kComplex: return rotate_complex(graph, input, rotary);
+    case RotaryKind::kSplit: return rotate_split(graph, input, rotary);
+    case RotaryKind::kWideTables:
+    case RotaryKind::kWide: return rotate_whole(graph, input, rotary);
+    case RotaryKind::kWidePairs: return rotate_wide_pairs(graph, input, rotary);
   }
   return {};
 }

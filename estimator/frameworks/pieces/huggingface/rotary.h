@@ -12,6 +12,10 @@ enum class RotaryKind {
   kPairs,       // the same, with cosines and sines repeated for pairs of elements (GLM-4)
   kEvenAndOdd,  // of even and odd elements apart (DeepSeek-V3)
   kComplex,     // a product of complex numbers in fp32 (DeepSeek-V2)
+  kSplit,       // of both halves apart, as kEvenAndOdd, from tables of half a head (gpt-oss)
+  kWideTables,  // kHalves with cosines and sines in fp32, the result cast back (OLMo 2)
+  kWide,        // kHalves in fp32 (Cohere)
+  kWidePairs,   // kPairs of whole heads in fp32 (ERNIE 4.5)
 };
 
 struct Rotary {
@@ -21,7 +25,13 @@ struct Rotary {
 // Of `elements` angles' cosines and sines; made in fp32, in `dtype` but where they are complex.
 Rotary make_rotary(eager::Graph& graph, RotaryKind kind, std::int64_t elements, DType dtype);
 
-// `part`: elements of the input that are turned.
+// Whether queries and keys are cast to fp32, and both results back when both are made.
+bool casts_heads(RotaryKind kind);
+
+// What queries and keys of a layer are turned by: with kPairs and kWidePairs repeated.
+Rotary of_layer(eager::Graph& graph, RotaryKind kind, const Rotary& rotary);
+
+// By what of_layer gave. `part`: elements of the input that are turned.
 eager::Tensor rotate(eager::Graph& graph, RotaryKind kind, const eager::Tensor& input,
                      std::int64_t part, const Rotary& rotary);
 

@@ -2,6 +2,7 @@
 // Sources: transformers 5.17 trainer.py, integrations/sdpa_attention.py; peft 0.21.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,6 +22,60 @@ inline constexpr ValidityRule kHeadDim = {
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model.head_dim", number_text(job.model.qk_head_dim()),
                               "at most " + number_text(kWidestHead));
+        }};
+
+inline constexpr ValidityRule kFamilies = {
+    .name = "unsupported: model.family",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return !is_known_family(job.model); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.family", job.model.family, "others");
+        }};
+
+// The classes have the norms that their models have.
+inline constexpr ValidityRule kNormsOfFamily = {
+    .name = "unsupported: model.layer_norm",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.layer_norm != is_layer_norm(class_of(job.model).norm);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.layer_norm", job.model.layer_norm ? "true" : "false",
+                              job.model.layer_norm ? "false" : "true");
+        }};
+
+// Liger 0.8.0 has kernels for these families that were not read.
+inline constexpr ValidityRule kLigerOfFamily = {
+    .name = "unsupported: liger_kernel",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.liger_kernel != LigerKernel::kOff &&
+                 class_of(job.model).liger == LigerUse::kNotModelled;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "liger_kernel", "on with model.family " + job.model.family,
+                              "off");
+        }};
+
+// GptOssAttention: scaled_dot_product_attention and FlashAttention 2 take no sinks.
+inline constexpr ValidityRule kSinksAreEager = {
+    .name = "unsupported: attention_backend",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.attention_backend != AttentionBackend::kAuto &&
+                 job.profile.attention_backend != AttentionBackend::kUnfused &&
+                 std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_backend", name_of(job.profile.attention_backend),
+                              "auto or unfused with attention sinks");
         }};
 
 inline constexpr ValidityRule kAdapterRank = {

@@ -29,7 +29,7 @@ Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_
   const InRow row(graph.tape, kMaskRow);
   const bool is_partial =
       job.profile.packed_sequences || (has_window && longest_window(job.model) <= sizes.sequence);
-  if (job.profile.attention_backend == AttentionBackend::kUnfused) {
+  if (is_eager_attention(job)) {
     return additive_mask(graph, sizes, dtype);
   }
   const bool takes_masks = job.profile.attention_backend == AttentionBackend::kAuto;
@@ -39,12 +39,18 @@ Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_
 Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType dtype) {
   const InRow row(graph.tape, kRotaryRow);
   // Positions of each sequence are its own where they begin anew.
-  const std::int64_t positions = job.profile.packed_sequences ? sizes.tokens : sizes.sequence;
   const ModelClass& family = class_of(job.model);
+  const bool is_by_sequence = job.profile.packed_sequences || family.has_rotary_by_sequence;
+  const std::int64_t positions = is_by_sequence ? sizes.tokens : sizes.sequence;
   return make_rotary(graph, family.rotary, positions * rotary_width(job.model), dtype);
 }
 
 }  // namespace
+
+bool is_eager_attention(const Job& job) {
+  return job.profile.attention_backend == AttentionBackend::kUnfused ||
+         std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+}
 
 SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSizes& sizes,
                                const EndTypes& types) {
@@ -56,6 +62,12 @@ SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSize
   }
   if (has_layer(job.model, true)) {
     with.mask = mask(graph, job, sizes, true, types.norms);
+  }
+  const auto is_turned = [](const LayerSpec& layer) {
+    return layer.mixer == MixerKind::kAttention && layer.has_rotary;
+  };
+  if (std::ranges::none_of(job.model.layers, is_turned)) {
+    return shared;
   }
   if (!family.has_rotary_by_window) {
     without.rotary = with.rotary = rotary(graph, job, sizes, types.table);

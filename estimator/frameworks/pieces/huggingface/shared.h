@@ -32,6 +32,10 @@ struct EndTypes {
   DType norms = DType::kBf16;
 };
 
+// Attention operator by operator, of masks that are added: where it is asked for, and of layers
+// with sinks.
+bool is_eager_attention(const Job& job);
+
 SharedByLayer shared_by_layers(eager::Graph& graph, const Job& job, const AttentionSizes& sizes,
                                const EndTypes& types);
 

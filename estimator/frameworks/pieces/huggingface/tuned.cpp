@@ -9,9 +9,15 @@ namespace shardplan::huggingface {
 
 namespace {
 
+// Of attention that makes its gate, too.
+std::int64_t query_width(const ModelSpec& model) {
+  const bool has_gate = model.attention_gate == AttentionGate::kPerElement;
+  return (has_gate ? 2 : 1) * model.num_heads * model.qk_head_dim();
+}
+
 void add_attention(LinearWeights& weights, const ModelSpec& model) {
   using enum LinearLayer;
-  const std::int64_t query = model.num_heads * model.qk_head_dim();
+  const std::int64_t query = query_width(model);
   const std::int64_t key = model.num_kv_heads * model.head_dim;
   if (model.is_mla()) {
     const MlaSpec& mla = model.mla;
@@ -39,7 +45,9 @@ void add_ffn(LinearWeights& weights, const ModelSpec& model, std::int64_t width)
   if (width == 0) {
     return;
   }
-  if (class_of(model).has_one_gate_up) {
+  if (!model.gated_ffn) {
+    weights.add({kUp, model.hidden, width});
+  } else if (class_of(model).has_one_gate_up) {
     weights.add({kGate, model.hidden, 2 * width});
   } else {
     weights.add({kGate, model.hidden, width});
@@ -53,37 +61,105 @@ bool is_of_ffn(LinearLayer place) {
   return place == kGate || place == kUp || place == kDown;
 }
 
-// Norms, biases and what experts have.
-std::int64_t other_elements(const ModelSpec& model, const LayerSpec& layer) {
+std::int64_t norm_elements(const ModelSpec& model) {
+  return (model.layer_norm && model.norm_bias ? 2 : 1) * model.hidden;
+}
+
+std::int64_t delta_elements(const ModelSpec& model) {
+  const DeltaSpec& delta = model.delta;
+  const std::int64_t channels = 2 * delta.key_width() + delta.value_width();
+  const std::int64_t projected = channels + delta.value_width() + 2 * delta.value_heads;
+  return model.hidden * (projected + delta.value_width()) + channels * delta.convolution +
+         2 * delta.value_heads + delta.value_head_dim;
+}
+
+std::int64_t mamba_elements(const ModelSpec& model) {
+  const MambaSpec& mamba = model.mamba;
+  const std::int64_t channels = mamba.inner + 2 * mamba.groups * mamba.state;
+  const std::int64_t projected = mamba.inner + channels + mamba.num_heads;
+  const std::int64_t biases = mamba.projection_bias ? projected + model.hidden : 0;
+  return model.hidden * (projected + mamba.inner) + biases + 3 * mamba.num_heads + mamba.inner +
+         channels * (mamba.convolution + (mamba.convolution_bias ? 1 : 0));
+}
+
+std::int64_t convolution_elements(const ModelSpec& model) {
+  const ShortConvolutionSpec& spec = model.short_convolution;
+  return model.hidden * (4 * model.hidden + spec.tokens + (spec.has_bias ? 3 + 1 + 1 : 0));
+}
+
+// Norms and biases of attention, and sinks.
+std::int64_t other_attention_elements(const ModelSpec& model, const LayerSpec& layer) {
   const MlaSpec& mla = model.mla;
-  const std::int64_t query = model.num_heads * model.head_dim;
+  const std::int64_t query = query_width(model);
   const std::int64_t key = model.num_kv_heads * model.head_dim;
   const std::int64_t latent = mla.q_lora_rank + mla.kv_lora_rank;
-  std::int64_t elements = model.norms_per_layer * model.hidden;
-  elements += model.qk_norm && !model.is_mla() ? 2 * model.head_dim : 0;
+  std::int64_t elements = layer.has_sinks ? model.num_heads : 0;
+  if (model.qk_norm && !model.is_mla()) {
+    elements += model.norms_all_heads ? query + key : 2 * model.head_dim;
+  }
   elements += model.is_mla() ? latent : 0;
   if (model.qkv_bias) {
     elements += model.is_mla() ? latent + mla.qk_rope_head_dim : query + 2 * key;
   }
-  elements += model.attention_output_bias ? model.hidden : 0;
-  if (!layer.is_moe) {
-    return elements + (model.ffn_bias ? 2 * model.ffn + model.hidden : 0);
-  }
-  const MoeSpec& moe = model.moe;
-  return elements + moe.num_experts * model.hidden * (3 * moe.expert_ffn + 1) +
-         (moe.router_bias ? moe.num_experts : 0) + (moe.shared_gate ? model.hidden : 0);
+  return elements + (model.attention_output_bias ? model.hidden : 0);
 }
 
-std::int64_t num_layers(const ModelSpec& model, bool is_moe) {
-  return std::ranges::count(model.layers, is_moe, &LayerSpec::is_moe);
+std::int64_t expert_elements(const ModelSpec& model) {
+  const MoeSpec& moe = model.moe;
+  const std::int64_t wide = (model.gated_ffn ? 2 : 1) * moe.expert_ffn;
+  const std::int64_t biases = moe.biased_experts ? wide + model.hidden : 0;
+  const bool has_router_bias = moe.router_bias || moe.biased_router;
+  return moe.num_experts * (model.hidden * (wide + moe.expert_ffn + 1) + biases) +
+         (has_router_bias ? moe.num_experts : 0) + (moe.shared_gate ? model.hidden : 0);
+}
+
+// Norms, biases, a delta net and what experts have.
+std::int64_t other_elements(const ModelSpec& model, const LayerSpec& layer) {
+  std::int64_t elements = model.norms_per_layer * norm_elements(model);
+  switch (layer.mixer) {
+    case MixerKind::kGatedDelta: elements += delta_elements(model); break;
+    case MixerKind::kShortConvolution: elements += convolution_elements(model); break;
+    case MixerKind::kMamba2: elements += mamba_elements(model); break;
+    case MixerKind::kNone: break;
+    default: elements += other_attention_elements(model, layer);
+  }
+  if (layer.is_moe) {
+    return elements + expert_elements(model);
+  }
+  if (!layer.has_ffn) {
+    return elements;
+  }
+  const bool learns_activation = model.activation == Activation::kXielu;
+  return elements + (learns_activation ? 2 : 0) +
+         (model.ffn_bias ? (model.gated_ffn ? 2 : 1) * model.ffn + model.hidden : 0);
+}
+
+// The sum over all layers of what one of its kind has.
+template <typename Function>
+std::int64_t sum_over_layers(const ModelSpec& model, Function elements_of) {
+  std::int64_t sum = 0;
+  std::int64_t of_last = 0;
+  const LayerSpec* last = nullptr;
+  for (const LayerSpec& layer : model.layers) {
+    if (last == nullptr || layer != *last) {
+      of_last = elements_of(layer);
+    }
+    last = &layer;
+    sum += of_last;
+  }
+  return sum;
 }
 
 }  // namespace
 
 LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer) {
   LinearWeights weights;
-  add_attention(weights, model);
-  add_ffn(weights, model, layer.is_moe ? model.moe.shared_ffn : model.ffn);
+  if (layer.mixer == MixerKind::kAttention) {
+    add_attention(weights, model);
+  }
+  if (layer.has_ffn) {
+    add_ffn(weights, model, layer.is_moe ? model.moe.shared_ffn : model.ffn);
+  }
   return weights;
 }
 
@@ -104,37 +180,33 @@ ExpertAdapters expert_adapters(const Job& job) {
 
 std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t tables = model.tied_embeddings ? 1 : 2;
-  std::int64_t elements = tables * model.vocab * model.hidden + model.hidden;
-  for (const bool is_moe : {false, true}) {
-    const LayerSpec layer = {.is_moe = is_moe};
-    std::int64_t of_layer = other_elements(model, layer);
-    for (const LinearWeight& weight : linear_weights(model, layer)) {
-      of_layer += weight.elements();
-    }
-    elements += num_layers(model, is_moe) * of_layer;
-  }
-  return elements;
+  std::int64_t elements = tables * model.vocab * model.hidden + norm_elements(model);
+  return elements + sum_over_layers(model, [&](const LayerSpec& layer) {
+           std::int64_t of_layer = other_elements(model, layer);
+           for (const LinearWeight& weight : linear_weights(model, layer)) {
+             of_layer += weight.elements();
+           }
+           return of_layer;
+         });
 }
 
 std::int64_t adapter_elements(const Job& job) {
   const MoeSpec& moe = job.model.moe;
-  std::int64_t elements = 0;
-  for (const bool is_moe : {false, true}) {
+  return sum_over_layers(job.model, [&](const LayerSpec& layer) {
     std::int64_t of_layer = 0;
-    for (const LinearWeight& weight : linear_weights(job.model, {.is_moe = is_moe})) {
+    for (const LinearWeight& weight : linear_weights(job.model, layer)) {
       const std::int64_t magnitudes = job.adapters.decomposes_weights ? weight.outputs : 0;
       of_layer += has_adapter(job, weight.place)
                       ? job.adapters.rank * (weight.inputs + weight.outputs) + magnitudes
                       : 0;
     }
-    if (is_moe) {
+    if (layer.is_moe) {
       const ExpertAdapters ranks = expert_adapters(job);
       of_layer += moe.num_experts * (ranks.gate_up * (job.model.hidden + 2 * moe.expert_ffn) +
                                      ranks.down * (job.model.hidden + moe.expert_ffn));
     }
-    elements += num_layers(job.model, is_moe) * of_layer;
-  }
-  return elements;
+    return of_layer;
+  });
 }
 
 double trained_share(const Job& job) {
