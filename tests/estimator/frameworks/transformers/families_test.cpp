@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
-#include "estimator/frameworks/transformers/trainer.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 
@@ -16,35 +15,6 @@ constexpr std::int64_t kTokens = 512;
 constexpr std::int64_t kHidden = 512;
 constexpr std::int64_t kVocab = 1024;
 constexpr std::int64_t kHeadDim = 64;
-
-// Bytes of a row that are alive when a moment first begins.
-std::int64_t bytes_at(const Job& job, MomentKind moment, std::string_view name) {
-  const PlayedRun run = trainer_run(job, trainer_plan(0), 1);
-  std::int64_t end = 0;
-  for (auto found = run.moments.rbegin(); found != run.moments.rend(); ++found) {
-    end = found->moment == moment ? found->event : end;
-  }
-  REQUIRE(end > 0);
-  std::vector<std::int64_t> bytes_of_id(run.events.size() + 1);
-  std::size_t label = 0;
-  std::int64_t alive = 0;
-  for (std::int64_t i = 0; i < end; ++i) {
-    const AllocationEvent& event = run.events[static_cast<std::size_t>(i)];
-    std::int64_t& bytes = bytes_of_id[static_cast<std::size_t>(event.id)];
-    if (event.bytes == 0) {
-      alive -= bytes;
-      continue;
-    }
-    while (label + 1 < run.labels.size() && run.labels[label + 1].after_id < event.id) { ++label; }
-    bytes = run.labels[label].label->name == name ? event.bytes : 0;
-    alive += bytes;
-  }
-  return alive;
-}
-
-std::int64_t saved_bytes(const Job& job, std::string_view name) {
-  return bytes_at(job, MomentKind::kLossForward, name);
-}
 
 Job gemma2() {
   Job job = small_trainer_job(1);
@@ -71,9 +41,10 @@ TEST_CASE("Llama's norms save the normed value in the type of the stream") {
 
 TEST_CASE("capped logits keep what tanh made of them") {
   Job job = gemma2();
-  const std::int64_t uncapped = bytes_at(job, MomentKind::kLossBackward, "head.logits");
+  const std::int64_t uncapped = trainer_bytes_at(job, MomentKind::kLossBackward, "head.logits");
   job.model.caps_logits = true;
-  CHECK(bytes_at(job, MomentKind::kLossBackward, "head.logits") == uncapped + 2 * kVocab * kTokens);
+  CHECK(trainer_bytes_at(job, MomentKind::kLossBackward, "head.logits") ==
+        uncapped + 2 * kVocab * kTokens);
 }
 
 // Eager attention caps its scores, 8 heads of 512 * 512 in bf16, which tanh saves.

@@ -1,5 +1,11 @@
 #include "tests/estimator/frameworks/transformers/small_job.h"
 
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "estimator/frameworks/transformers/trainer.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan {
@@ -24,6 +30,34 @@ Plan trainer_plan(std::int64_t zero) {
   plan.zero = zero;
   plan.grad_dtype = DType::kBf16;
   return plan;
+}
+
+std::int64_t trainer_bytes_at(const Job& job, MomentKind moment, std::string_view row) {
+  const PlayedRun run = transformers::trainer_run(job, trainer_plan(0), 1);
+  std::int64_t end = 0;
+  for (auto found = run.moments.rbegin(); found != run.moments.rend(); ++found) {
+    end = found->moment == moment ? found->event : end;
+  }
+  REQUIRE(end > 0);
+  std::vector<std::int64_t> bytes_of_id(run.events.size() + 1);
+  std::size_t label = 0;
+  std::int64_t alive = 0;
+  for (std::int64_t i = 0; i < end; ++i) {
+    const AllocationEvent& event = run.events[static_cast<std::size_t>(i)];
+    std::int64_t& bytes = bytes_of_id[static_cast<std::size_t>(event.id)];
+    if (event.bytes == 0) {
+      alive -= bytes;
+      continue;
+    }
+    while (label + 1 < run.labels.size() && run.labels[label + 1].after_id < event.id) { ++label; }
+    bytes = run.labels[label].label->name == row ? event.bytes : 0;
+    alive += bytes;
+  }
+  return alive;
+}
+
+std::int64_t saved_bytes(const Job& job, std::string_view row) {
+  return trainer_bytes_at(job, MomentKind::kLossForward, row);
 }
 
 }  // namespace shardplan

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
+#include "estimator/frameworks/pieces/played_run.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan {
@@ -21,5 +23,10 @@ inline constexpr std::int64_t kSmallModel = 2 * kSmallLayer + 2 * kSmallTable + 
 Adapters adapters_on_all(std::int64_t rank);
 
 Plan trainer_plan(std::int64_t zero);
+
+// Bytes of a row that are alive when a moment of its first step begins; and those that a forward
+// pass has saved.
+std::int64_t trainer_bytes_at(const Job& job, MomentKind moment, std::string_view row);
+std::int64_t saved_bytes(const Job& job, std::string_view row);
 
 }  // namespace shardplan
