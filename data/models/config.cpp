@@ -88,10 +88,17 @@ std::int64_t count_layers(ConfigReading& reading, Standing standing) {
   return counted;
 }
 
-// With a factor a model may have more positions than it states.
+// With a factor a model may have more positions than it states, unless it also says how many it
+// began with: then the factor is in them.
 bool scales_positions(ObjectReader& fields, std::string_view key) {
-  return fields.has(key) && std::ranges::find(fields.value(key).members, "factor",
-                                              &JsonMember::name) != fields.value(key).members.end();
+  if (!fields.has(key)) {
+    return false;
+  }
+  const auto& members = fields.value(key).members;
+  const auto has = [&members](std::string_view name) {
+    return std::ranges::find(members, name, &JsonMember::name) != members.end();
+  };
+  return has("factor") && !has("original_max_position_embeddings");
 }
 
 void read_sizes(ConfigReading& reading, Standing standing) {

@@ -162,11 +162,6 @@ std::vector<OptionRow> training_rows() {
   };
 }
 
-std::vector<OptionRow> microbatch_rows() {
-  return {count("num-microbatches",
-                "microbatches per data-parallel rank, instead of --global-batch", 1, kMaxBatch)};
-}
-
 std::vector<OptionRow> plan_rows() {
   return {
       count("micro-batch", "sequences per microbatch; default 1", 1, kMaxMicroBatch),
@@ -358,8 +353,6 @@ std::vector<OptionRow> build_table() {
   const std::vector<std::string> jobs = {"estimate", "compare", "search",
                                          "advise",   "why-oom", "explain"};
   const std::vector<std::string> plans = {"estimate", "compare", "advise", "why-oom", "explain"};
-  const std::vector<std::string> estimate = {"estimate"};
-  const std::vector<std::string> search = {"search"};
   std::vector<OptionRow> table;
   const auto add = [&table](std::string_view title, const std::vector<std::string>& commands,
                             std::vector<OptionRow> rows) {
@@ -375,16 +368,18 @@ std::vector<OptionRow> build_table() {
                      "what is different on the other side: an option (framework=nanotron@v0.4, "
                      "tp=4, model=...) or a switch of the framework; repeatable"))});
   add("Model and machine", jobs, machine_rows());
-  add("Clusters", search, sweep_rows());
+  add("Clusters", {"search"}, sweep_rows());
   add("Cost", {"estimate", "search"}, cost_rows());
   add("Training", jobs, training_rows());
-  add("Training", plans, microbatch_rows());
+  add("Training", plans,
+      {count("num-microbatches", "microbatches per data-parallel rank, instead of --global-batch",
+             1, kMaxBatch)});
   add(kPlanGroup, plans, plan_rows());
   add("Memory rule", both, memory_rows());
   add("Question", both, {export_row()});
-  add("Question", estimate, estimate_rows());
+  add("Question", {"estimate"}, estimate_rows());
   add("Search", {"search", "advise"}, top_rows());
-  add("Search", search, search_rows());
+  add("Search", {"search"}, search_rows());
   add("Question", {"advise"}, advise_rows());
   add("Question", {"accuracy"}, accuracy_rows());
   add("Run", {"validate"}, validate_rows());

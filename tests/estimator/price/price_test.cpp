@@ -298,7 +298,7 @@ TEST_CASE(
     }
   }
   CHECK(same > 1000);
-  CHECK(fewer_ranks > 5);
+  CHECK(fewer_ranks > 2);
 }
 
 TEST_CASE("later ranks hold no more in flight unless weight gradients are delayed") {

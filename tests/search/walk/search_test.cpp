@@ -282,11 +282,11 @@ TEST_CASE("more memory never makes the best plan slower, and a wider space neith
 
 TEST_CASE("a job that its profile cannot model has no plan, and the reason is counted") {
   Job job = llama_8b_job();
-  job.adapters = kDefaultAdapters;
+  job.optimizer = OptimizerKind::kAdafactor;
   const SearchResult result = search_plans(job, default_space(job), {});
   CHECK(result.plans_priced == 0);
   CHECK(result.plans_in_space > 0);
-  CHECK(by_rule(result)["unsupported: trained"] > 0);
+  CHECK(by_rule(result)["unsupported: optimizer"] > 0);
 }
 
 TEST_CASE("where no plan is valid, the nearest is the first of those that pass the most rules") {
