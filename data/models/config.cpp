@@ -88,19 +88,6 @@ std::int64_t count_layers(ConfigReading& reading, Standing standing) {
   return counted;
 }
 
-// With a factor a model may have more positions than it states, unless it also says how many it
-// began with: then the factor is in them.
-bool scales_positions(ObjectReader& fields, std::string_view key) {
-  if (!fields.has(key)) {
-    return false;
-  }
-  const auto& members = fields.value(key).members;
-  const auto has = [&members](std::string_view name) {
-    return std::ranges::find(members, name, &JsonMember::name) != members.end();
-  };
-  return has("factor") && !has("original_max_position_embeddings");
-}
-
 void read_sizes(ConfigReading& reading, Standing standing) {
   const ModelFamily& family = reading.family;
   ModelSpec& model = reading.model;
@@ -113,8 +100,8 @@ void read_sizes(ConfigReading& reading, Standing standing) {
   model.layers.resize(static_cast<std::size_t>(count_layers(reading, standing)));
   const std::int64_t positions =
       reading.fields.integer_or(reading.named("max_position_embeddings"), 0, 1, kMaxSequence);
-  const bool are_scaled = scales_positions(reading.fields, "rope_scaling") ||
-                          scales_positions(reading.fields, "rope_parameters");
+  const bool are_scaled =
+      scales_positions(reading, "rope_scaling") || scales_positions(reading, "rope_parameters");
   model.max_sequence_length = are_scaled ? 0 : positions;
 }
 

@@ -228,6 +228,17 @@ std::int64_t window_if_used(ConfigReading& reading) {
   return reading.fields.boolean_or("use_sliding_window", false) ? window : 0;
 }
 
+bool scales_positions(ConfigReading& reading, std::string_view key) {
+  if (!reading.fields.has(key)) {
+    return false;
+  }
+  const auto& members = reading.fields.value(key).members;
+  const auto has = [&members](std::string_view name) {
+    return std::ranges::find(members, name, &JsonMember::name) != members.end();
+  };
+  return has("factor") && !has("original_max_position_embeddings");
+}
+
 ConfigReading section_of(ConfigReading& reading, std::string_view key) {
   ObjectReader section(reading.fields.value(key), reading.file);
   return {.fields = std::move(section),

@@ -66,6 +66,10 @@ std::int64_t window_or(ConfigReading& reading, std::string_view key, std::int64_
 // The family's sliding_window; use_sliding_window switches the whole key off (Qwen).
 std::int64_t window_if_used(ConfigReading& reading);
 
+// With a factor a model may have more positions than it states, unless it also says how many it
+// began with: then the factor is in them.
+bool scales_positions(ConfigReading& reading, std::string_view key);
+
 // The object under the key, as a reading of its own with a model of its own.
 ConfigReading section_of(ConfigReading& reading, std::string_view key);
 
