@@ -289,8 +289,8 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   context.region = by_pieces ? &regions.ffn : nullptr;
   if (layer.is_moe) {
     add_moe(context, parts);
-  } else {
-    const FfnTime ffn = dense_ffn(context, context.model().ffn);
+  } else if (layer.has_ffn) {
+    const FfnTime ffn = dense_ffn(context, context.model().ffn_of(layer));
     parts.ffn = ffn.time;
     parts.ffn_activation_s = ffn.activation_s;
     parts.ffn_last_s = ffn.last_s;

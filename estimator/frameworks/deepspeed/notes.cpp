@@ -1,5 +1,7 @@
 #include "estimator/frameworks/deepspeed/notes.h"
 
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+
 namespace shardplan::deepspeed {
 
 void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
@@ -10,6 +12,9 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
       "head");
   add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
       "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (huggingface::has_recurrences(job.model)) {
+    add(huggingface::kRecurrenceAssumption);
+  }
   if (job.adapters.rank > 0) {
     add("the host's time is that of layers without adapters, whose products have hooks of their "
         "own: "

@@ -11,6 +11,9 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
       "keys and values for every head");
   add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
       "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (huggingface::has_recurrences(job.model)) {
+    add(huggingface::kRecurrenceAssumption);
+  }
   if (job.quantized.kind == Quantization::kInt8) {
     add("LLM.int8's products are those of bf16 in time, without columns of outliers: inputs beyond "
         "its threshold of 6 take tensors of their own, whose number the data decides");

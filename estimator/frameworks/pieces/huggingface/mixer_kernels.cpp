@@ -75,36 +75,78 @@ BlockTime recurrence(const BlockContext& context) {
 // their derivatives 12, 12, copy 4, two of the convolution 8 and three parts put together 12.
 constexpr Passes kShortConvolution = {.forward = {.streamed = 20}, .backward = {.streamed = 48}};
 
+// Of each element of a scan's values: cast 6, padded twice 16, multiplied 8 and 8, added twice 24;
+// the gate cast 6, activated 8 and multiplied 12; the norm 34.
+constexpr Passes kScanValues = {.forward = {.streamed = 110, .converted = 12},
+                                .backward = {.streamed = 2 * 110, .converted = 12}};
+// Of both rows of states for each head: repeated 8, padded 8, decayed 8 for one.
+constexpr Passes kStateRows = {.forward = {.streamed = 20}, .backward = {.streamed = 40}};
+// Of each pair of tokens in a chunk and head: masked twice 16, summed 8, exponential 8, multiplied
+// and summed 20.
+constexpr Passes kScanPairs = {.forward = {.streamed = 52}, .backward = {.streamed = 104}};
+// A product that is written whole and summed; backward the derivatives of both factors, likewise.
+constexpr Passes kWholeProduct = {.forward = {.streamed = 8}, .backward = {.streamed = 16}};
+
+// mamba2_chunk_scan makes four products of broadcast factors whole: of pairs and states, of pairs
+// and values, and twice of values and states.
+BlockTime scan(const BlockContext& context) {
+  const MambaSpec& mamba = context.model().mamba;
+  const double tokens = number(context.tokens);
+  const double values = tokens * number(mamba.inner);
+  const double states = tokens * number(mamba.num_heads * mamba.state);
+  const double pairs = tokens * number(mamba.num_heads * mamba.chunk);
+  const double products =
+      pairs * number(mamba.state + mamba.head_dim) + 2 * values * number(mamba.state);
+  const std::int64_t channels = mamba.inner + 2 * mamba.groups * mamba.state;
+  BlockTime time = memory_bound(context, values, kScanValues);
+  add(time, memory_bound(context, 2 * states, kStateRows));
+  add(time, memory_bound(context, pairs, kScanPairs));
+  add(time, memory_bound(context, tokens * number(channels), kChannels));
+  add(time, memory_bound(context, products, kWholeProduct));
+  return time;
+}
+
+void add_projections(const BlockContext& context, std::int64_t in, std::int64_t out,
+                     LayerParts& parts) {
+  const Precision precision = context.plan.precision;
+  const std::int64_t hidden = context.model().hidden;
+  begin_part(context, "projections");
+  parts.projections = linear(context, {.m = context.tokens, .n = in, .k = hidden}, precision);
+  add(parts.projections, linear(context, {.m = context.tokens, .n = hidden, .k = out}, precision));
+}
+
 void add_convolution(const BlockContext& context, LayerParts& parts) {
   const std::int64_t hidden = context.model().hidden;
-  const Precision precision = context.plan.precision;
   begin_part(context, "attention");
   parts.attention = memory_bound(context, number(context.tokens * hidden), kShortConvolution);
-  begin_part(context, "projections");
-  parts.projections =
-      linear(context, {.m = context.tokens, .n = 3 * hidden, .k = hidden}, precision);
-  add(parts.projections,
-      linear(context, {.m = context.tokens, .n = hidden, .k = hidden}, precision));
+  add_projections(context, 3 * hidden, hidden, parts);
+}
+
+void add_mamba(const BlockContext& context, LayerParts& parts) {
+  const MambaSpec& mamba = context.model().mamba;
+  begin_part(context, "attention");
+  parts.attention = scan(context);
+  add_projections(context, 2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads,
+                  mamba.inner, parts);
+}
+
+void add_delta_net(const BlockContext& context, LayerParts& parts) {
+  const DeltaSpec& delta = context.model().delta;
+  begin_part(context, "attention");
+  parts.attention = recurrence(context);
+  add_projections(context, 2 * (delta.key_width() + delta.value_width() + delta.value_heads),
+                  delta.value_width(), parts);
 }
 
 }  // namespace
 
 void add_mixer(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
-  if (layer.mixer == MixerKind::kShortConvolution) {
-    return add_convolution(context, parts);
+  switch (layer.mixer) {
+    case MixerKind::kGatedDelta: return add_delta_net(context, parts);
+    case MixerKind::kShortConvolution: return add_convolution(context, parts);
+    case MixerKind::kMamba2: return add_mamba(context, parts);
+    default: return;
   }
-  const DeltaSpec& delta = context.model().delta;
-  const std::int64_t inner = delta.value_width();
-  const std::int64_t projected = 2 * delta.key_width() + 2 * inner + 2 * delta.value_heads;
-  const Precision precision = context.plan.precision;
-  const std::int64_t hidden = context.model().hidden;
-  begin_part(context, "attention");
-  parts.attention = recurrence(context);
-  begin_part(context, "projections");
-  parts.projections =
-      linear(context, {.m = context.tokens, .n = projected, .k = hidden}, precision);
-  add(parts.projections,
-      linear(context, {.m = context.tokens, .n = hidden, .k = inner}, precision));
 }
 
 }  // namespace shardplan::huggingface

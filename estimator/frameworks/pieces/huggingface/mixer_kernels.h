@@ -1,5 +1,5 @@
-// Kernels of layers whose tokens a delta net or a short convolution mixes, by PyTorch's operators
-// (delta_net.h, short_convolution.h).
+// Kernels of layers whose tokens a delta net, Mamba-2 or a short convolution mixes, by PyTorch's
+// operators (delta_net.h, mamba.h, short_convolution.h).
 #pragma once
 
 #include "estimator/time/block_work.h"

@@ -19,7 +19,6 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
     {.family = "qwen3_vl_moe_text"},
     {.family = "qwen2", .always_has_full_mask = true},
     {.family = "qwen3", .always_has_full_mask = true},
-    {.family = "qwen3_moe", .adapts_experts = true},
     {.family = "smollm3", .plain_layer_interval = 4, .always_has_full_mask = true},
     {.family = "phi3", .rotary = RotaryKind::kPart, .has_one_qkv = true, .has_one_gate_up = true},
     {.family = "glm4",
@@ -48,7 +47,7 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .liger = LigerUse::kNotModelled,
      .always_has_full_mask = true,
      .has_rotary_by_window = true},
-    {.family = "olmoe", .liger = LigerUse::kNone, .adapts_experts = true},
+    {.family = "olmoe", .liger = LigerUse::kNone},
     {.family = "exaone4",
      .head_norms = HeadNorms::kBehindProjections,
      .liger = LigerUse::kNotModelled,
@@ -200,6 +199,12 @@ bool is_known_family(const ModelSpec& model) {
 bool is_layer_norm(NormKind kind) {
   using enum NormKind;
   return kind == kCentred || kind == kLayer || kind == kPlusOneLayer;
+}
+
+bool has_recurrences(const ModelSpec& model) {
+  return std::ranges::any_of(model.layers, [](const LayerSpec& layer) {
+    return layer.mixer != MixerKind::kAttention && layer.mixer != MixerKind::kNone;
+  });
 }
 
 std::int64_t rotary_width(const ModelSpec& model) {

@@ -81,6 +81,13 @@ inline constexpr ModelParts kModelParts = {ModelPart::kAllHeadNorms,  ModelPart:
                                            ModelPart::kMamba2,        ModelPart::kSingleParts,
                                            ModelPart::kGatedDelta,    ModelPart::kAttentionGate};
 
+// Layers whose tokens a recurrence or a convolution mixes.
+bool has_recurrences(const ModelSpec& model);
+inline constexpr const char* kRecurrenceAssumption =
+    "recurrences and convolutions run by PyTorch's operators, as where the packages fla, mamba_ssm "
+    "and causal_conv1d are missing, which keep far less; adapters are on attention and FFN alone, "
+    "and what the host takes to launch the operators of every chunk is not in the step's time";
+
 // Elements of a head that are turned.
 std::int64_t rotary_width(const ModelSpec& model);
 

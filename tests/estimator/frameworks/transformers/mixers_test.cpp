@@ -87,6 +87,35 @@ Job lfm2() {
   return job;
 }
 
+constexpr MambaSpec kMamba = {.num_heads = 8,
+                              .head_dim = 32,
+                              .inner = 256,
+                              .state = 16,
+                              .groups = 2,
+                              .convolution = 4,
+                              .chunk = 64};
+
+Job bamba() {
+  Job job = of_family("bamba");
+  job.model.mamba = kMamba;
+  job.model.layers[0].mixer = MixerKind::kMamba2;
+  return job;
+}
+
+// A mixer, attention and an FFN, each a layer.
+Job nemotron_h() {
+  Job job = with_plain_ffn("nemotron_h", Activation::kReluSquared);
+  job.model.mamba = kMamba;
+  job.model.norms_per_layer = 1;
+  job.model.layers.resize(3);
+  for (LayerSpec& layer : job.model.layers) { layer.has_rotary = false; }
+  job.model.layers[0].mixer = MixerKind::kMamba2;
+  job.model.layers[0].has_ffn = false;
+  job.model.layers[1].has_ffn = false;
+  job.model.layers[2].mixer = MixerKind::kNone;
+  return job;
+}
+
 // Of each a root a row, the input and the normed value in fp32; outputs are added, that of the last
 // norm alone is multiplied.
 TEST_CASE("OLMo's norms multiply in fp32, and those of queries and keys are of whole rows") {
@@ -170,6 +199,38 @@ TEST_CASE("a delta net keeps chunks in fp32, what products read of them in bf16,
         by_token + by_chunk + convolution + small);
 }
 
+// In fp32 between the convolution and the output, which alone are in bf16.
+TEST_CASE("Mamba-2's scan keeps factors of its products, but none of what it makes whole") {
+  const std::int64_t heads = kMamba.num_heads;
+  const std::int64_t inner = kMamba.inner;
+  const std::int64_t channels = inner + 2 * kMamba.groups * kMamba.state;
+  const std::int64_t chunks = kTokens / kMamba.chunk;
+  // Values, padded, and times their steps; what states add; the gate, its activation, what it
+  // multiplies and their product, and that normed; the output in bf16.
+  const std::int64_t of_values = 9 * 4 + 2;
+  // Inputs of softplus, its output, that bounded, and two exponentials of decays.
+  const std::int64_t of_heads = 5 * 4;
+  // Both rows of states for every head, and one of them decayed.
+  const std::int64_t of_states = 3 * 4 * kMamba.state * heads;
+  // Decays between two tokens of a chunk, their scores, and these weighted.
+  const std::int64_t of_pairs = 3 * 4 * kMamba.chunk * heads;
+  const std::int64_t by_token =
+      kTokens * (of_values * inner + of_heads * heads + of_states + of_pairs + 4 * kMamba.groups);
+  const std::int64_t projected =
+      2 * kTokens * (inner + channels + heads) + 2 * channels * (kTokens + 3);
+  // States of chunks and one before them, before and behind their decays.
+  const std::int64_t states = 2 * 4 * (chunks + 1) * inner * kMamba.state;
+  const std::int64_t small = 2 * 4 * heads + 2 * kMamba.chunk * kMamba.chunk +
+                             (2 + 4 * heads) * (chunks + 1) * (chunks + 1);
+  CHECK(saved_bytes(bamba(), "layer.recurrence") == by_token + projected + states + small);
+}
+
+TEST_CASE("a layer of a mixer or an FFN alone has one norm and one addition") {
+  const std::int64_t norm = (6 * kHidden + 4) * kTokens;
+  CHECK(saved_bytes(nemotron_h(), "layer.norm") == 4 * (norm + 2 * kHidden * kTokens));
+  CHECK(saved_bytes(nemotron_h(), "rotary_embedding") == 0);
+}
+
 // Both gates and what is convolved, its product with a gate, the convolution's output with two
 // tokens more, and the product of that with the other gate.
 TEST_CASE("a short convolution keeps seven tensors of the hidden size") {
@@ -191,7 +252,7 @@ TEST_CASE("weights of newer families are those that their models count") {
   for (const Job& job :
        {olmo2(), cohere(), stablelm, with_plain_ffn("arcee", Activation::kReluSquared),
         with_plain_ffn("apertus", Activation::kXielu), gpt_oss(), qwen3_5("qwen3_5_text"),
-        qwen3_5("qwen3_next"), lfm2()}) {
+        qwen3_5("qwen3_next"), lfm2(), bamba(), nemotron_h()}) {
     CAPTURE(job.model.family);
     CHECK(saved_bytes(job, "parameters") == 2 * count_parameters(job.model));
     CHECK(huggingface::model_elements(job.model) == count_parameters(job.model));
