@@ -54,8 +54,7 @@ Tensor apply_norm(const LayerRun& run, Norm& norm, const Tensor& input, bool is_
 namespace {
 
 bool has_rotary(const LayerRun& run, std::size_t place) {
-  const auto interval = static_cast<std::size_t>(run.family.plain_layer_interval);
-  return run.job.model.layers[place].has_rotary && (interval == 0 || (place + 1) % interval != 0);
+  return run.job.model.layers[place].has_rotary;
 }
 
 bool takes_liger_rotary(const LayerRun& run) {

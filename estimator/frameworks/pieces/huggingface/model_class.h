@@ -31,9 +31,6 @@ struct ModelClass {
   NormKind norm = NormKind::kLlama;
   HeadNorms head_norms = HeadNorms::kByProjection;
   RotaryKind rotary = RotaryKind::kHalves;
-  // Every so many layers one has no rotary embedding; 0: all have.
-  std::int64_t plain_layer_interval = 0;
-  double rotary_share = 1;  // of a head, where the model does not say
   RouterKind router = RouterKind::kSoftmax;
   // Which of Liger's kernels take the place of operators (Liger 0.8.0 transformers/monkey_patch.py
   // MODEL_TYPE_TO_APPLY_LIGER_FN).
