@@ -104,12 +104,10 @@ std::vector<OptionRow> machine_rows() {
           "the run you have: a launch script (.sh) of Megatron-LM, torchtitan or a Trainer of "
           "transformers (TRL, LLaMA-Factory, axolotl, ms-swift) or the Trainer's .yaml, a test "
           "configuration (.yaml) or arguments (.json) of Megatron-LM, a configuration of "
-          "torchtitan "
-          "(.toml), nanotron (.yaml), accelerate (.yaml) or DeepSpeed (.json; beside the last two "
-          "--model and --sequence-length), or a log that prints the arguments of Megatron-LM or "
-          "the "
-          "configuration of torchtitan; FILE.sh:LINE means the training of a script that begins "
-          "there"),
+          "torchtitan (.toml), nanotron (.yaml), accelerate (.yaml) or DeepSpeed (.json; the last "
+          "two beside --model and --sequence-length), or a log that prints arguments of "
+          "Megatron-LM "
+          "or torchtitan's configuration; FILE.sh:LINE is the training that begins there"),
       repeated(
           text("set", "KEY=VALUE",
                "a switch of the framework, a field of the plan, a key of the model's config.json "
@@ -149,9 +147,8 @@ std::vector<OptionRow> training_rows() {
       count("sequence-length", "tokens per sequence; 8k is 8192", 1, kMaxSequenceLength),
       count("global-batch", "sequences per optimizer step, over all GPUs", 1, kMaxBatch),
       choice("optimizer", "default adamw", words_of(kOptimizerKinds)),
-      count("lora-rank",
-            "transformers, megatron: train low-rank adapters of this rank; 0: all parameters", 0,
-            kMaxRank),
+      choice("tune", "lora: adapters of rank 16, or --lora-rank", {"full", "lora", "qlora"}),
+      count("lora-rank", "transformers, megatron: of adapters; 0: all parameters", 0, kMaxRank),
       text("lora-targets", "all|A,B",
            "linear layers with adapters, as q_proj,v_proj; default all seven"),
       number("lora-dropout", "of the adapters' inputs; default 0", 0, 1),

@@ -21,6 +21,23 @@ Targets targets_of(const std::string& word) {
   return targets;
 }
 
+// What --lora-rank and --quantize say, in one word.
+void apply_word(Job& job, const Options& options) {
+  constexpr std::int64_t kRank = 16;
+  const std::string word = text_or(options, "tune", "");
+  if (word == "full") {
+    job.adapters = {};
+    job.quantized = {};
+  }
+  if ((word == "lora" || word == "qlora") && job.adapters.rank == 0) {
+    job.adapters.rank = kRank;
+    job.adapters.targets = all_targets().on;
+  }
+  if (word == "qlora") {
+    job.quantized = {.kind = Quantization::kNf4, .is_double = true};
+  }
+}
+
 void apply_adapters(Adapters& adapters, const Options& options) {
   const bool had_none = adapters.rank == 0;
   adapters.rank = count_or(options, "lora-rank", adapters.rank);
@@ -60,6 +77,7 @@ void apply_quantization(QuantizedWeights& quantized, const Options& options) {
 }  // namespace
 
 void apply_tuning(Job& job, const Options& options) {
+  apply_word(job, options);
   apply_adapters(job.adapters, options);
   apply_quantization(job.quantized, options);
 }

@@ -37,6 +37,18 @@ TEST_CASE("adapters are those of the options, over those of the run") {
   CHECK(contains(refused({"--lora-rank", "8", "--lora-dropout", "2"}), "--lora-dropout"));
 }
 
+TEST_CASE("one word says what is trained") {
+  const Job lora = tuned({"--tune", "lora"});
+  CHECK(lora.adapters == Adapters{.rank = 16, .targets = all_targets().on});
+  CHECK(lora.quantized == QuantizedWeights{});
+  const Job qlora = tuned({"--tune", "qlora", "--lora-rank", "4", "--lora-targets", "q_proj"});
+  CHECK(qlora.adapters == Adapters{.rank = 4, .targets = targets_named({"q_proj"}).on});
+  CHECK(qlora.quantized == QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
+  const Job full = tuned({"--tune", "full"}, qlora);
+  CHECK(full.adapters == Adapters{});
+  CHECK(full.quantized == QuantizedWeights{});
+}
+
 TEST_CASE("quantized scales are of weights of 4 bits") {
   CHECK(tuned({"--quantize", "nf4", "--double-quantize"}).quantized ==
         QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
