@@ -49,7 +49,8 @@ FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::T
       offloads_(plan.offload.optimizer > 0),
       checks_offloaded_by_copies_(job.profile.overflow_check != OverflowCheck::kByExtremes),
       bucket_elements_(job.profile.reduce_bucket_elements),
-      rank_(rank) {
+      rank_(rank),
+      moments_(job, plan, tape) {
   std::vector<std::int64_t> trained;
   for (const ZeroTensor& tensor : tensors) {
     if (tensor.is_trained) {
@@ -262,9 +263,7 @@ void FlatZero::step() {
   TapeTensor gradient = make_as(tape_, TapeRow::kWideGradients, kFp32 * share_);
   tape_.free(flat, accumulated_);
   if (!std::exchange(has_moments_, true)) {
-    make_as(tape_, TapeRow::kNumSteps, kFp32);
-    make_as(tape_, TapeRow::kExpAvg, kFp32 * share_);
-    make_as(tape_, TapeRow::kExpAvgSq, kFp32 * share_);
+    moments_.make(share_, true);
   }
   tape_.free(gradient);
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/moments.h"
 #include "estimator/frameworks/deepspeed/tape.h"
 #include "estimator/frameworks/deepspeed/zero.h"
 #include "estimator/plan/job.h"
@@ -69,6 +70,7 @@ class FlatZero final : public DeepspeedZero {
   bool is_boundary_ = false;
   bool has_buckets_ = false;
   bool has_moments_ = false;
+  Moments moments_;
   TapeTensor buffers_[2];
   Bucket bucket_;
   std::vector<eager::Tensor> gradients_;  // .grad, by parameter

@@ -20,6 +20,11 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
         "own: "
         "it decides only where kernels are short");
   }
+  if (job.optimizer == OptimizerKind::kAdamW8bit) {
+    add(plan.offload.optimizer > 0
+            ? "an optimizer of 8 bits is DeepSpeed's AdamW in fp32 where it is offloaded"
+            : "the step of 8-bit moments takes as long as one of fp32's");
+  }
   if (plan.offload.optimizer > 0 && job.profile.host_threads == 1) {
     add("the optimizer on the host has one thread a rank, which torchrun and accelerate set where "
         "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "

@@ -58,7 +58,8 @@ PartitionedZero::PartitionedZero(const Job& job, const Plan& plan, eager::Tape& 
           static_cast<std::size_t>(deepspeed_sub_groups_on_gpu(plan, std::ssize(sub_groups_)))),
       bucket_elements_(job.profile.reduce_bucket_elements),
       prefetch_elements_(job.profile.prefetch_bucket_elements),
-      max_live_elements_(job.profile.max_live_parameters) {
+      max_live_elements_(job.profile.max_live_parameters),
+      moments_(job, plan, tape) {
   if (overlaps_collectives(job, plan)) {
     gather_stream_ = AllocationStream::kGather;
     reduce_stream_ = AllocationStream::kReduce;

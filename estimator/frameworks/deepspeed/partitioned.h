@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "estimator/frameworks/deepspeed/moments.h"
 #include "estimator/frameworks/deepspeed/tape.h"
 #include "estimator/frameworks/deepspeed/zero.h"
 #include "estimator/plan/job.h"
@@ -126,6 +127,7 @@ class PartitionedZero final : public DeepspeedZero {
   std::vector<std::int64_t> bucket_;
   std::int64_t bucketed_elements_ = 0;
   bool has_moments_ = false;
+  Moments moments_;
   std::unordered_set<std::int64_t> known_externals_;  // modules that have read theirs
   TapeTensor leaving_;                                // the gradient that went to the host last
   std::vector<TapeTensor> norms_;                     // of gradients that have gone there

@@ -124,9 +124,7 @@ void PartitionedZero::update(std::size_t sub_group) {
     tape_.free(flat);
   }
   if (!has_moments_) {
-    make_as(tape_, TapeRow::kNumSteps, offloads_optimizer_ ? 0 : kFp32);
-    make_as(tape_, TapeRow::kExpAvg, kFp32 * elements);
-    make_as(tape_, TapeRow::kExpAvgSq, kFp32 * elements);
+    moments_.make(elements, !offloads_optimizer_);
   }
   TapeTensor roots =
       make_as(tape_, TapeRow::kStepRoots, offloads_optimizer_ ? kFp32 * elements : 0);

@@ -26,6 +26,8 @@ constexpr auto kTexts = std::to_array<eager::Label>({
     {kOptimizer, "optimizer.exp_avg_sq", kFp32, "N/S: of AdamW, made by its first step", nullptr,
      true},
     {kOptimizer, "optimizer.step", kFp32, "1: how many steps AdamW has made", nullptr, true},
+    {kOptimizer, "optimizer.scales", kFp32,
+     "of moments of 8 bits: one of every 256 elements, and their values", nullptr, true},
     {kGradients, "gradients", kBf16, "N/S: grad_partitions_flat_buffer"},
     {kGradients, "gradients.of_weights", kBf16,
      "of the weights: until they are copied into the bucket or reduced, before in .grad"},

@@ -21,6 +21,7 @@ enum class TapeRow : std::int8_t {
   kExpAvg,
   kExpAvgSq,
   kNumSteps,
+  kScales,
   kGradients,
   kWeightGradients,
   kGradientPart,
