@@ -10,7 +10,7 @@ ds_config (of zero_optimization; what it leaves out is the Trainer's to say), lo
 per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim (TrainingArguments', or muon:
 trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare (trainer_model.py), loss
-stock|trl_chunked|cut_cross_entropy, packing {"lengths"} (position_ids start again at each document, no attention_mask),
+stock|trl_chunked|cut_cross_entropy, loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
 padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments), fake_group: rank 0 alone
 runs, in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
 sees; its times have no transfers, and the driver's figures no communicators. DistributedDataParallel takes no such group.
@@ -235,8 +235,14 @@ def train(case, options):
             torch.cuda.reset_peak_memory_stats()
         rows = case["world"] * case["per_device_train_batch_size"] * case["gradient_accumulation_steps"] * options.steps
         tokens = RandomTokens(case, rows)
-        trainer = trainer_class(model=model, args=arguments, train_dataset=tokens, callbacks=callbacks, **own_optimizer(case))
-        trainer.train()
+        if case.get("loop") == "llamafactory_v1":
+            import trainer_v1
+
+            device = torch.device("cuda", local_rank) if on_cuda else torch.device("cpu")
+            trainer_v1.train(case, model, tokens, callbacks, options.steps, device, int(os.environ.get("RANK", 0)))
+        else:
+            trainer = trainer_class(model=model, args=arguments, train_dataset=tokens, callbacks=callbacks, **own_optimizer(case))
+            trainer.train()
         status, message = "ok", None
     except torch.OutOfMemoryError as error:
         status, message = "oom", str(error)
