@@ -13,6 +13,8 @@
 #include "data/arguments/run_settings.h"
 #include "data/arguments/trainer.h"
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_parallel.h"
+#include "data/arguments/trainer_tuning.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -41,7 +43,8 @@ void note(RunReading& run, const RunArguments& arguments, const char* name,
 // runtime/config.py, _set_batch_related_parameters: of the three two say the third.
 void read_batch(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
-  const std::int64_t dp = run.job.cluster.world_size();
+  read_parallelism(trainer, run.job.cluster.world_size(), run);
+  const std::int64_t dp = run.plan.dp;
   const std::optional<std::int64_t> batch = count_of(arguments, kBatch, kMaxCount * kMaxCount);
   std::optional<std::int64_t> steps = count_of(arguments, kSteps, kMaxCount);
   std::optional<std::int64_t> micro_batch = count_of(arguments, kMicroBatch, kMaxCount);
@@ -63,7 +66,6 @@ void read_batch(const TrainerFile& trainer, RunReading& run) {
   if (!steps && trainers) {
     steps = steps_of(trainer, run.plan.micro_batch, dp);
   }
-  run.plan.dp = dp;
   run.batch_stated = batch.has_value() || steps.value_or(1) > 1 || trainers.has_value();
   run.job.global_batch = batch.value_or(run.plan.micro_batch * dp * steps.value_or(1));
 }
@@ -224,11 +226,15 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     run.job.optimizer = OptimizerKind::kAdamW;
   }
   if (take_profile(run, library)) {
+    read_rows(trainer, run, library);
+    read_loss_chunk(settings, trainer, run, library);
     read_loss(trainer, run, library);
   }
   if (run.has_profile && !settings.model.empty()) {
     read_options(arguments, run, library);
     read_liger(trainer, run, library);
+    read_adapter_kernels(trainer, run, library);
+    read_packed_experts(trainer, run, library);
     read_offload(arguments, run, library);
   }
   read_environment(settings, library, run);

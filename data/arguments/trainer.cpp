@@ -16,15 +16,6 @@ constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
 constexpr std::array<const char*, 6> kLengths = {
     "cutoff_len", "sequence_len", "max_seq_length", "model_max_length", "max_length", "block_size"};
 
-// LLaMA-Factory ff6d4d1 src/llamafactory/v1/core/base_trainer.py, compute_log_probs;
-// plugins/trainer_plugins/distributed/fsdp2.py, get_mp_policy and prepare_model.
-constexpr std::string_view kOwnLoop =
-    "LLaMA-Factory's version 1: its loop takes a loss of its own from logits in fp32 beside the "
-    "model's, adds up gradients in fp32 and shards adapters one by one, none of which is "
-    "described; "
-    "a file of its first version (model_name_or_path), or options with --framework transformers, "
-    "estimate the model under transformers' Trainer";
-
 void note(RunReading& run, const TrainerFile& trainer, const char* name, const std::string& taken) {
   run.notes.emplace_back(trainer.arguments.error(name, taken).what());
 }
@@ -84,6 +75,9 @@ std::string recompute_word(const TrainerFile& trainer) {
   if (trainer.defaults.project == TrainerProject::kFactory) {
     return is_on(arguments, "disable_gradient_checkpointing") ? "false" : "true";
   }
+  if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+    return arguments.text_or("enable_activation_checkpointing", "true");
+  }
   return arguments.text_or("gradient_checkpointing",
                            trainer.defaults.recomputes ? "true" : "false");
 }
@@ -137,6 +131,10 @@ void read_optimizer(const TrainerFile& trainer, RunReading& run) {
     run.job.optimizer = OptimizerKind::kAdamW8bit;
     return;
   }
+  if (uses_muon(trainer)) {
+    run.job.optimizer = OptimizerKind::kMuon;
+    return;
+  }
   const char* const setting = optimizer_setting(arguments);
   const std::string word = arguments.text_or(setting, "adamw_torch_fused");
   const auto* const found = std::ranges::find(kOptimizers, word, &OptimizerName::name);
@@ -150,6 +148,18 @@ void read_optimizer(const TrainerFile& trainer, RunReading& run) {
 }
 
 }  // namespace
+
+// LLaMA-Factory ff6d4d1 src/llamafactory/train/trainer_utils.py _create_muon_optimizer,
+// v1/plugins/trainer_plugins/optimizers/optimizer.py; ms-swift 3602360 swift/optimizers/muon.py.
+bool uses_muon(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  switch (trainer.defaults.project) {
+    case TrainerProject::kFactory: return is_on(arguments, "use_muon");
+    case TrainerProject::kFactoryV1: return arguments.text_or("optim_config.name", "") == "muon";
+    case TrainerProject::kSwift: return arguments.text_or("optimizer", "") == "muon";
+    default: return false;
+  }
+}
 
 bool is_on(const RunArguments& arguments, const char* name) {
   const std::string word = in_lower_case(arguments.text_or(name, "false"));
@@ -186,7 +196,8 @@ std::optional<std::int64_t> micro_batch_of(const TrainerFile& trainer) {
 }
 
 // ms-swift fills up to 16 sequences a step (swift/trainers/arguments.py); axolotl divides
-// batch_size (utils/config, normalize_config).
+// batch_size (utils/config, normalize_config), LLaMA-Factory's version 1 global_batch_size
+// (core/utils/batching.py).
 std::int64_t steps_of(const TrainerFile& trainer, std::int64_t micro_batch, std::int64_t ranks) {
   constexpr std::int64_t kSwiftBatch = 16;
   const char* const name = "gradient_accumulation_steps";
@@ -198,11 +209,41 @@ std::int64_t steps_of(const TrainerFile& trainer, std::int64_t micro_batch, std:
     const std::int64_t sequences = micro_batch * ranks;
     return std::max<std::int64_t>(1, (kSwiftBatch + sequences - 1) / sequences);
   }
+  if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+    const std::int64_t sequences = micro_batch * ranks;
+    return std::max<std::int64_t>(
+        1, arguments.integer_or("global_batch_size", sequences, 1, kMaxCount) / sequences);
+  }
   if (trainer.defaults.project == TrainerProject::kAxolotl && arguments.has("batch_size")) {
     return std::max<std::int64_t>(
         1, arguments.integer_or("batch_size", 1, 1, kMaxCount) / micro_batch);
   }
   return 1;
+}
+
+// v1/plugins/trainer_plugins/batching.py: a row of up to as many tokens as the microbatch has
+// sequences of cutoff_len.
+void read_rows(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  if (trainer.defaults.project != TrainerProject::kFactoryV1) {
+    return;
+  }
+  const RunArguments& arguments = trainer.arguments;
+  const std::string word =
+      arguments.word_or("batching_strategy", "normal",
+                        {"normal", "padding_free", "dynamic_batching", "dynamic_padding_free"});
+  if (!word.ends_with("padding_free") || run.job.sequence_length == 0) {
+    return;
+  }
+  const std::int64_t rows = run.plan.micro_batch;
+  run.job.sequence_length *= rows;
+  run.job.global_batch /= rows;
+  run.plan.micro_batch = 1;
+  note(run, trainer, "batching_strategy",
+       "found " + word + ", took microbatches of one row of " +
+           std::to_string(run.job.sequence_length) + " tokens, and attention to be over all of it");
+  if (!uses_flash_attention(arguments)) {
+    want(run, "packed_sequences", "true", library);
+  }
 }
 
 std::string why_no_training(const TrainerFile& trainer) {
@@ -223,9 +264,6 @@ std::string why_no_training(const TrainerFile& trainer) {
   }
   read_tuning(trainer, reading);
   read_kernels(trainer, reading);
-  if (reading.unsupported.empty() && trainer.defaults.project == TrainerProject::kFactoryV1) {
-    refuse(reading, std::string(kOwnLoop));
-  }
   return reading.unsupported;
 }
 

@@ -34,8 +34,15 @@ std::string shown_setting(const RunArguments& arguments, const char* name);
 std::optional<std::int64_t> micro_batch_of(const TrainerFile& trainer);
 std::int64_t steps_of(const TrainerFile& trainer, std::int64_t micro_batch, std::int64_t ranks);
 
+// LLaMA-Factory's version 1 may lay the texts of a microbatch behind each other in one row. Called
+// behind what reads the batch.
+void read_rows(const TrainerFile& trainer, RunReading& run, const Library& library);
+
 // Recomputation, length, adapters, quantization and optimizer; what is not described is refused.
 void read_trainer(const TrainerFile& trainer, RunReading& run);
+
+// Moonshot's Muon, of which LLaMA-Factory and ms-swift have copies.
+bool uses_muon(const TrainerFile& trainer);
 
 // Adapters, not all parameters.
 bool trains_adapters(const TrainerFile& trainer);

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "data/arguments/trainer_parallel.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -38,12 +39,27 @@ constexpr std::array<std::string_view, 9> kKeepsNoScores = {"auto",
                                                             "flash_attention",
                                                             "true"};
 
+// Kernels of LLaMA-Factory's version 1 (v1/plugins/model_plugins/kernels): auto are those of NPUs.
+bool uses_liger_by_name(const TrainerFile& trainer) {
+  return trainer.arguments.text_or("kernel_config.name", "").find("liger_kernel") !=
+         std::string::npos;
+}
+
+void read_named_kernels(const TrainerFile& trainer, RunReading& run) {
+  for (const std::string& name : names_in(trainer.arguments.text_or("kernel_config.name", ""))) {
+    if (name != "auto" && name != "liger_kernel") {
+      refuse(run, "kernel_config.name " + shown(name, Encoding::kUnchecked) +
+                      ": auto and liger_kernel are described");
+    }
+  }
+}
+
 constexpr std::array<const char*, 4> kAttention = {"attn_impl", "attn_implementation", "flash_attn",
                                                    "model_init_kwargs.attn_implementation"};
 
 // axolotl 067b021 utils/schemas/config.py, check_auto_enable_lora_kernels: on with adapters,
 // unless one of them is said, weights have 8 bits or code is the model's own.
-void note_lora_kernels(const TrainerFile& trainer, RunReading& run) {
+bool has_adapter_kernels(const TrainerFile& trainer) {
   const RunArguments& arguments = trainer.arguments;
   constexpr std::array<const char*, 4> kKernels = {"lora_mlp_kernel", "lora_qkv_kernel",
                                                    "lora_o_kernel", "lora_embedding_kernel"};
@@ -51,13 +67,15 @@ void note_lora_kernels(const TrainerFile& trainer, RunReading& run) {
       std::ranges::any_of(kKernels, [&](const char* name) { return arguments.has(name); });
   const bool is_own = trainer.defaults.project == TrainerProject::kAxolotl && !is_said &&
                       first_on(arguments, {"load_in_8bit", "trust_remote_code"}) == nullptr;
-  const bool is_on_by_word =
-      std::ranges::any_of(kKernels, [&](const char* name) { return is_on(arguments, name); });
-  if (run.job.adapters.rank > 0 && (is_own || is_on_by_word)) {
-    run.notes.push_back(trainer.file +
-                        ": lora_mlp_kernel and its like: axolotl's own kernels of adapters run, "
-                        "took peft's layers, which keep more");
-  }
+  return is_own ||
+         std::ranges::any_of(kKernels, [&](const char* name) { return is_on(arguments, name); });
+}
+
+// Embeddings have no adapters here.
+bool has_all_adapter_kernels(const RunArguments& arguments) {
+  return std::ranges::all_of(
+      std::array<const char*, 3>{"lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"},
+      [&](const char* name) { return !arguments.has(name) || is_on(arguments, name); });
 }
 
 }  // namespace
@@ -76,19 +94,44 @@ void read_kernels(const TrainerFile& trainer, RunReading& run) {
   for (const char* const name : kAttention) {
     const std::string word = arguments.text_or(name, "auto");
     const bool is_from_hub = word.find("flash-attn") != std::string::npos;
-    if (std::ranges::find(kKeepsNoScores, word) == kKeepsNoScores.end() && !is_from_hub) {
+    // xformers' kernel keeps what FlashAttention does, of as many heads of keys as of queries.
+    const bool is_memory_efficient =
+        word == "xformers" && run.job.model.num_heads == run.job.model.num_kv_heads;
+    if (std::ranges::find(kKeepsNoScores, word) == kKeepsNoScores.end() && !is_from_hub &&
+        !is_memory_efficient) {
       refuse(run, shown_setting(arguments, name) +
                       ": attention that keeps its scores, or another kernel than PyTorch's and "
                       "FlashAttention's");
     }
   }
-  note_lora_kernels(trainer, run);
+  read_named_kernels(trainer, run);
   for (const std::string& name : names_in(arguments.text_or("plugins", ""))) {
     if (!name.ends_with(kLiger) && !name.ends_with(kCutCrossEntropy) && !name.ends_with(kLogs)) {
       refuse(run, "plugins " + shown(name, Encoding::kUnchecked) +
                       ": Liger's and Cut Cross Entropy's are described");
     }
   }
+}
+
+// What has no description takes peft's layers.
+void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  const RunArguments& arguments = trainer.arguments;
+  if (is_on(arguments, "fused_attn_kernel") && run.job.model.qk_norm) {
+    want(run, "fused_norm_rotary", "true", library);
+  }
+  if (run.job.adapters.rank == 0 || !has_adapter_kernels(trainer)) {
+    return;
+  }
+  const bool is_plain = run.plan.zero == 0 && !run.job.adapters.decomposes_weights &&
+                        run.job.quantized.kind != Quantization::kInt8;
+  if (is_plain && has_all_adapter_kernels(arguments) &&
+      takes_word(run, "adapter_kernels", "true", library)) {
+    want(run, "adapter_kernels", "true", library);
+    return;
+  }
+  run.notes.push_back(trainer.file +
+                      ": lora_mlp_kernel and its like: axolotl's own kernels of adapters run, "
+                      "took peft's layers, which keep more");
 }
 
 // None says which release is installed; of those that transformers 4.57 takes most are earlier
@@ -105,16 +148,18 @@ void read_liger(const TrainerFile& trainer, RunReading& run, const Library& libr
            "a part of Liger's kernels: liger_rope, liger_rms_norm, liger_glu_activation and "
            "liger_fused_linear_cross_entropy are described together");
   }
-  const char* const name = first_on(
-      arguments, {"use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy"});
+  const char* const name = uses_liger_by_name(trainer)
+                               ? "kernel_config.name"
+                               : first_on(arguments, {"use_liger_kernel", "enable_liger_kernel",
+                                                      "liger_fused_linear_cross_entropy"});
   if (name != nullptr) {
     want(run, "liger_kernel", "through_0.8.2", library);
     run.notes.emplace_back(
         arguments
-            .error(
-                name,
-                "found true, took Liger up to 0.8.2; --set liger_kernel=on is a later one, which "
-                "takes less memory")
+            .error(name,
+                   "found " + shown(arguments.text_or(name, ""), Encoding::kUnchecked) +
+                       ", took Liger up to 0.8.2; --set liger_kernel=on is a later one, which "
+                       "takes less memory")
             .what());
   }
 }
@@ -122,6 +167,14 @@ void read_liger(const TrainerFile& trainer, RunReading& run, const Library& libr
 LossWords loss_of(const TrainerFile& trainer) {
   const RunArguments& arguments = trainer.arguments;
   const std::string plugins = arguments.text_or("plugins", "");
+  if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+    return {.kind = "twice"};
+  }
+  // ms-swift's own loss (swift/trainers/seq2seq_trainer.py, compute_loss), and the Trainer's where
+  // accelerate divides sequences (transformers 5.17 trainer.py, _deepspeed_sp_compute_loss).
+  if (sequence_ranks(trainer) > 1) {
+    return {.kind = "per_token"};
+  }
   if (is_on(arguments, "cut_cross_entropy") ||
       plugins.find(kCutCrossEntropy) != std::string::npos) {
     return {.kind = "cut_cross_entropy"};

@@ -13,6 +13,8 @@ void read_kernels(const TrainerFile& trainer, RunReading& run);
 // FlashAttention by its own package, not by PyTorch's choice.
 bool uses_flash_attention(const RunArguments& arguments);
 
+// axolotl's kernels of adapters, of norms of heads and rotary embedding.
+void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Library& library);
 // The profile's liger_kernel.
 void read_liger(const TrainerFile& trainer, RunReading& run, const Library& library);
 

@@ -45,6 +45,7 @@ Method method_of(const TrainerFile& trainer) {
   };
   switch (trainer.defaults.project) {
     case TrainerProject::kFactory: return word_of("finetuning_type", "lora");
+    case TrainerProject::kFactoryV1: return word_of("peft_config.name", "full");
     case TrainerProject::kAxolotl: return word_of("adapter", "full");
     case TrainerProject::kSwift:
       return word_of(arguments.has("train_type") ? "train_type" : "tuner_type", "lora");
@@ -64,8 +65,8 @@ bool is_lora(const Method& method) {
 void read_targets(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
   Adapters& adapters = run.job.adapters;
-  const char* const setting =
-      any_of(arguments, {"lora_target", "lora_target_modules", "target_modules"});
+  const char* const setting = any_of(arguments, {"lora_target", "lora_target_modules",
+                                                 "target_modules", "peft_config.target_modules"});
   std::string words = setting == nullptr ? "" : arguments.text_or(setting, "");
   std::erase(words, '_');
   std::erase(words, '-');
@@ -91,7 +92,8 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
 
 void read_trained_modules(const TrainerFile& trainer, RunReading& run) {
   const char* const setting =
-      any_of(trainer.arguments, {"additional_target", "lora_modules_to_save", "modules_to_save"});
+      any_of(trainer.arguments, {"additional_target", "lora_modules_to_save", "modules_to_save",
+                                 "peft_config.modules_to_save"});
   if (setting == nullptr) {
     return;
   }
@@ -133,11 +135,14 @@ void read_adapters(const TrainerFile& trainer, RunReading& run) {
   }
   const RunArguments& arguments = trainer.arguments;
   Adapters& adapters = run.job.adapters;
-  const char* const rank = any_of(arguments, {"lora_rank", "lora_r"});
+  const char* const rank = any_of(arguments, {"lora_rank", "lora_r", "peft_config.r"});
   adapters.rank =
       rank == nullptr ? trainer.defaults.lora_rank : arguments.integer_or(rank, 0, 1, kMaxRank);
-  adapters.dropout = arguments.number_or("lora_dropout", trainer.defaults.lora_dropout, 0, 1);
-  adapters.decomposes_weights = first_on(arguments, {"use_dora", "peft_use_dora"}) != nullptr;
+  const char* const dropout =
+      arguments.has("peft_config.lora_dropout") ? "peft_config.lora_dropout" : "lora_dropout";
+  adapters.dropout = arguments.number_or(dropout, trainer.defaults.lora_dropout, 0, 1);
+  adapters.decomposes_weights =
+      first_on(arguments, {"use_dora", "peft_use_dora", "peft_config.use_dora"}) != nullptr;
   read_targets(trainer, run);
   read_trained_modules(trainer, run);
 }
@@ -159,7 +164,13 @@ Bits bits_of(const TrainerFile& trainer) {
   if (arguments.text_or("adapter", "") == "qlora") {
     return {.count = 4, .setting = "adapter"};
   }
-  const char* const setting = any_of(arguments, {"quantization_bit", "quant_bits"});
+  const char* const setting =
+      any_of(arguments, {"quantization_bit", "quant_bits", "quant_config.quantization_bit"});
+  // LLaMA-Factory's version 1 takes 4 where it is asked for bitsandbytes alone
+  // (plugins/model_plugins/quantization.py, quantization_with_bnb).
+  if (setting == nullptr && arguments.text_or("quant_config.name", "") == "bnb") {
+    return {.count = 4, .setting = "quant_config.name"};
+  }
   return setting == nullptr
              ? Bits{}
              : Bits{.count = arguments.integer_or(setting, 0, 0, 16), .setting = setting};
@@ -180,10 +191,11 @@ void read_quantized(const TrainerFile& trainer, RunReading& run) {
     run.job.quantized = {.kind = Quantization::kNf4, .is_double = true};
     return;
   }
-  const char* const method = any_of(arguments, {"quantization_method", "quant_method"});
+  const char* const method =
+      any_of(arguments, {"quantization_method", "quant_method", "quant_config.name"});
   const std::string by = method == nullptr ? "bnb" : arguments.text_or(method, "");
   const Bits bits = bits_of(trainer);
-  if (method != nullptr && by != "bnb" && by != "bitsandbytes" && by != "BNB") {
+  if (method != nullptr && by != "bnb" && by != "bitsandbytes" && by != "BNB" && by != "auto") {
     refuse(run, shown_setting(arguments, method) + ": bitsandbytes is described");
   }
   if (bits.count == 0) {
@@ -197,12 +209,14 @@ void read_quantized(const TrainerFile& trainer, RunReading& run) {
     run.job.quantized = {.kind = Quantization::kInt8};
     return;
   }
-  const char* const type = any_of(arguments, {"quantization_type", "bnb_4bit_quant_type",
-                                              "bnb_config_kwargs.bnb_4bit_quant_type"});
+  const char* const type = any_of(
+      arguments, {"quantization_type", "bnb_4bit_quant_type",
+                  "bnb_config_kwargs.bnb_4bit_quant_type", "quant_config.quantization_type"});
   const std::string word = type == nullptr ? "nf4" : arguments.word_or(type, "nf4", {"nf4", "fp4"});
   const char* const twice =
-      any_of(arguments, {"double_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant",
-                         "bnb_config_kwargs.bnb_4bit_use_double_quant"});
+      any_of(arguments,
+             {"double_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant",
+              "bnb_config_kwargs.bnb_4bit_use_double_quant", "quant_config.double_quantization"});
   run.job.quantized = {
       .kind = word == "nf4" ? Quantization::kNf4 : Quantization::kFp4,
       .is_double = twice == nullptr ? trainer.defaults.double_quantizes : is_on(arguments, twice)};
@@ -293,7 +307,63 @@ void read_tuning(const TrainerFile& trainer, RunReading& run) {
   }
 }
 
+void read_packed_experts(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  const char* const setting = "quantize_moe_experts";
+  if (!is_on(trainer.arguments, setting) || run.job.model.moe.num_experts == 0 ||
+      run.job.quantized.kind == Quantization::kNone) {
+    return;
+  }
+  if (takes_word(run, "quantizes_experts", "true", library)) {
+    want(run, "quantizes_experts", "true", library);
+  } else {
+    refuse(run, std::string(setting) + " true: under transformers' Trainer alone it is described");
+  }
+}
+
+// Its default is fp16, in which it stores them as well (LLaMA-Factory ff6d4d1
+// src/llamafactory/v1/plugins/model_plugins/quantization.py BnbParams); FSDP2 casts whatever floats
+// it gathers (torch/distributed/fsdp/_fully_shard/_fsdp_param.py all_gather_inputs).
+void read_quant_compute(const TrainerFile& trainer, bool is_sharded, RunReading& run,
+                        const Library& library) {
+  if (!is_4bit(run.job.quantized.kind)) {
+    return;
+  }
+  const char* const setting = "quant_config.compute_dtype";
+  const std::string word = trainer.arguments.text_or(setting, "float16");
+  want(run, "quant_compute_dtype",
+       word == "float16"   ? "fp16"
+       : word == "float32" ? "fp32"
+                           : "bf16",
+       library);
+  if (is_sharded && word != "bfloat16") {
+    run.notes.push_back(trainer.file + ": " + setting + ": found " +
+                        (trainer.arguments.has(setting) ? shown(word, Encoding::kUnchecked)
+                                                        : "nothing, took float16") +
+                        ", in which 4-bit weights are stored, too: FSDP2 casts them to bf16 as it "
+                        "gathers them, which makes them other weights; bfloat16 keeps them");
+  }
+}
+
+namespace {
+
+// Whole models become fp32; products are in bf16 where FSDP2 gathers in it, else in the type of the
+// weights (LLaMA-Factory ff6d4d1 src/llamafactory/v1/core/model_engine.py _init_model).
+TrainerTypes types_of_version_1(const TrainerFile& trainer, bool is_sharded) {
+  TrainerTypes types;
+  types.weights = trains_adapters(trainer) ? DType::kBf16 : DType::kFp32;
+  const bool gathers_bf16 = is_sharded && trainer.arguments.text_or("bf16", "true") != "false";
+  types.precision = gathers_bf16 || (!is_sharded && types.weights == DType::kBf16)
+                        ? Precision::kBf16
+                        : Precision::kFp32;
+  return types;
+}
+
+}  // namespace
+
 TrainerTypes types_of(const TrainerFile& trainer, bool is_sharded) {
+  if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+    return types_of_version_1(trainer, is_sharded);
+  }
   const RunArguments& arguments = trainer.arguments;
   TrainerTypes types;
   read_mixed(trainer, types);

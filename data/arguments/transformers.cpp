@@ -11,6 +11,7 @@
 #include "data/arguments/environment.h"
 #include "data/arguments/trainer.h"
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_parallel.h"
 #include "data/arguments/trainer_tuning.h"
 #include "data/read/json_message.h"
 
@@ -22,9 +23,13 @@ bool contains_word(const std::string& text, std::string_view word) {
 }
 
 // What turns FSDP on: accelerate's launcher, the Trainer's own word, or a configuration, which is
-// enough for axolotl.
-bool uses_fsdp(const TrainerFile& trainer) {
+// enough for axolotl. LLaMA-Factory's version 1 shards nothing over one rank
+// (plugins/trainer_plugins/distributed/fsdp2.py, prepare_model).
+bool uses_fsdp(const TrainerFile& trainer, std::int64_t ranks) {
   const RunArguments& arguments = trainer.arguments;
+  if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+    return ranks > 1 && arguments.text_or("dist_config.name", "") == "fsdp2";
+  }
   const std::string own = in_lower_case(arguments.text_or("fsdp", ""));
   const bool has_version = arguments.has("fsdp_version") || arguments.has("fsdp_config.version");
   return arguments.text_or("accelerate.distributed_type", "") == "FSDP" ||
@@ -37,7 +42,8 @@ bool uses_fsdp(const TrainerFile& trainer) {
 // FULL_SHARD and its kin, in the words of either version; "" where nothing says it.
 std::string strategy_of(const RunArguments& arguments) {
   for (const char* const name :
-       {"fsdp_config.reshard_after_forward", "fsdp_config.sharding_strategy", "fsdp"}) {
+       {"fsdp_config.reshard_after_forward", "fsdp_config.sharding_strategy", "fsdp",
+        "dist_config.reshard_after_forward"}) {
     const std::string word = in_lower_case(arguments.text_or(name, ""));
     for (const std::string_view known :
          {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "true", "false"}) {
@@ -92,7 +98,8 @@ void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& libra
   read_strategy(arguments, run);
   // Weights, gradients and optimizer lie in host memory (accelerate 1.15 utils/dataclasses.py,
   // cpu_offload).
-  if (is_on(arguments, "fsdp_config.offload_params") ||
+  if (first_on(arguments, {"fsdp_config.offload_params", "dist_config.offload_params"}) !=
+          nullptr ||
       contains_word(arguments.text_or("fsdp", ""), "offload")) {
     run.plan.offload.parameters = true;
     run.plan.offload.optimizer = 1;
@@ -118,6 +125,34 @@ void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& libra
   if (takes_word(run, "fsdp_prefetch", prefetch, library)) {
     want(run, "fsdp_prefetch", prefetch, library);
   }
+}
+
+// LLaMA-Factory's version 1: plain FSDP2, gradients reduced in fp32 and in every microbatch,
+// matrices of adapters by themselves (fsdp2.py, prepare_model); PyTorch's AdamW as it comes.
+void read_version_1(const TrainerFile& trainer, bool is_sharded, RunReading& run,
+                    const Library& library) {
+  want(run, "loop", "llamafactory_v1", library);
+  if (is_sharded) {
+    want(run, "fsdp_reduce_dtype", "fp32", library);
+    const std::string init =
+        trainer.arguments.word_or("init_config.name", "init_on_default",
+                                  {"init_on_default", "init_on_meta", "init_on_rank0"});
+    want(run, "loads_whole", init == "init_on_default" ? "true" : "false", library);
+    want(run, "fsdp_adapters_alone", trains_adapters(trainer) ? "true" : "false", library);
+  }
+  if (run.plan.cp > 1 && !uses_flash_attention(trainer.arguments)) {
+    refuse(run, "cp_size " + std::to_string(run.plan.cp) +
+                    " without flash_attn flash_attention_2, which LLaMA-Factory's version 1 asks "
+                    "for (core/base_trainer.py)");
+  }
+  if (run.plan.precision == Precision::kFp32 && uses_flash_attention(trainer.arguments)) {
+    refuse(run,
+           "flash_attn flash_attention_2 with products in fp32: FlashAttention takes fp16 and bf16 "
+           "alone, bf16 true or flash_attn sdpa do");
+  }
+  read_quant_compute(trainer, is_sharded, run, library);
+  want(run, "fused_optimizer", "false", library);
+  want(run, "foreach_optimizer", "true", library);
 }
 
 // Other launchers of accelerate than those that are read.
@@ -222,7 +257,9 @@ void read_update(const TrainerFile& trainer, RunReading& run, const Library& lib
   const RunArguments& arguments = trainer.arguments;
   const std::string word =
       arguments.text_or("optimizer", arguments.text_or("optim", "adamw_torch_fused"));
-  if (word == "adamw_torch" || word == "adamw_hf") {
+  if (uses_muon(trainer)) {
+    want(run, "fused_optimizer", "false", library);
+  } else if (word == "adamw_torch" || word == "adamw_hf") {
     want(run, "fused_optimizer", "false", library);
     want(run, "foreach_optimizer", "true", library);
   }
@@ -249,13 +286,13 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
   read_trainer(trainer, run);
   check_launcher(arguments, run);
   const std::int64_t ranks = cluster.world_size();
-  run.plan.dp = ranks;
+  const bool is_sharded = uses_fsdp(trainer, ranks);
+  run.plan.zero = is_sharded ? 3 : 0;
+  read_parallelism(trainer, ranks, run);
   run.plan.micro_batch = micro_batch_of(trainer).value_or(trainer.defaults.micro_batch);
   run.batch_stated = true;
   run.job.global_batch =
-      run.plan.micro_batch * ranks * steps_of(trainer, run.plan.micro_batch, ranks);
-  const bool is_sharded = uses_fsdp(trainer);
-  run.plan.zero = 0;
+      run.plan.micro_batch * run.plan.dp * steps_of(trainer, run.plan.micro_batch, run.plan.dp);
   if (take_profile(run, library)) {
     if (is_sharded) {
       read_fsdp(trainer, run, library);
@@ -263,10 +300,17 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
     read_types(trainer, is_sharded, run, library);
     read_checkpoints(trainer, is_sharded, run, library);
     read_experts(trainer, run, library);
+    read_packed_experts(trainer, run, library);
     read_loss(trainer, run, library);
     read_liger(trainer, run, library);
+    read_adapter_kernels(trainer, run, library);
     read_layout(trainer, run, library);
     read_update(trainer, run, library);
+    if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+      read_version_1(trainer, is_sharded, run, library);
+    }
+    read_rows(trainer, run, library);
+    read_loss_chunk(settings, trainer, run, library);
   }
   read_environment(settings, library, run);
   return run;

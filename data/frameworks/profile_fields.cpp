@@ -18,7 +18,8 @@ using Member = std::variant<
     Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
     OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
     LigerKernel FrameworkProfile::*, FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*,
-    HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*>;
+    HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*,
+    TrainerLoop FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -75,17 +76,26 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"autocast", &FrameworkProfile::autocast},
     {"reentrant_checkpoint", &FrameworkProfile::reentrant_checkpoint},
     {"checkpoints_layer_parts", &FrameworkProfile::checkpoints_layer_parts},
+    {"loads_whole", &FrameworkProfile::loads_whole},
+    {"loop", &FrameworkProfile::loop},
     {"fsdp_version", &FrameworkProfile::fsdp_version},
     {"fsdp_upcast", &FrameworkProfile::fsdp_upcast},
     {"fsdp_ends", &FrameworkProfile::fsdp_ends},
+    {"fsdp_reduce_dtype", &FrameworkProfile::fsdp_reduce_dtype},
+    {"fsdp_adapters_alone", &FrameworkProfile::fsdp_adapters_alone},
     {"gradient_as_bucket_view", &FrameworkProfile::gradient_as_bucket_view},
     {"head_loss", &FrameworkProfile::head_loss},
+    {"loss_chunk_tokens", &FrameworkProfile::loss_chunk_tokens},
     {"foreach_optimizer", &FrameworkProfile::foreach_optimizer},
     {"packed_sequences", &FrameworkProfile::packed_sequences},
     {"wide_ends", &FrameworkProfile::wide_ends},
     {"fsdp_prefetch", &FrameworkProfile::fsdp_prefetch},
     {"eager_experts", &FrameworkProfile::eager_experts},
     {"float_quant_storage", &FrameworkProfile::float_quant_storage},
+    {"quantizes_experts", &FrameworkProfile::quantizes_experts},
+    {"quant_compute_dtype", &FrameworkProfile::quant_compute_dtype},
+    {"fused_norm_rotary", &FrameworkProfile::fused_norm_rotary},
+    {"adapter_kernels", &FrameworkProfile::adapter_kernels},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
     {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},

@@ -85,16 +85,14 @@ enum class OverlapComm {
   kOn,
 };
 
-// Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss in the model of
-// transformers that DeepSpeed trains.
+// Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss.
 enum class LigerKernel {
   kOff,
   kOn,          // as 0.8.3 and later have them
   kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
 };
 
-// Which gradients DeepSpeed's ZeRO-1 and 2 look through for infinities and NaNs before a step, and
-// how.
+// How DeepSpeed's ZeRO-1 and 2 look for infinities and NaNs in gradients before a step.
 enum class OverflowCheck {
   kFp16ByCopies,  // those in fp16: a copy in fp32 and masks, tensor by tensor
   kByCopies,      // those in bf16 as well
@@ -200,7 +198,6 @@ constexpr const auto& names_of(CrossEntropyKind) {
 constexpr const auto& names_of(AllocatorKind) {
   return kAllocatorKinds;
 }
-
 constexpr const auto& names_of(AttentionBackend) {
   return kAttentionBackends;
 }
@@ -265,8 +262,7 @@ struct FrameworkProfile {
   FrameworkChoices choices;                // that row's; a profile without a file has none
   std::shared_ptr<const HostTables> host;  // none: hosts launch in no time
 
-  // Options: declared in the profile's file with type, default and source; a case line may set
-  // them.
+  // Options: declared in the profile's file with type, default and source.
   SwigluKind swiglu = SwigluKind::kFused;
   CrossEntropyKind cross_entropy = CrossEntropyKind::kTeFused;
   bool gradient_accumulation_fusion = true;  // weight gradient GEMM adds into the main gradient
@@ -308,8 +304,7 @@ struct FrameworkProfile {
   bool account_for_loss_in_split = false;       // so does the head
   std::int64_t cross_entropy_chunks = 8;        // kChunked: pieces of the token dimension
   std::int64_t tensor_parallel_chunk_tokens = 4096;  // native: tokens that tp sends as one piece
-  // Megatron-FSDP: elements that wait for their reduction, twice those gathered ahead; 0: two
-  // layers or a billion.
+  // Megatron-FSDP: elements that wait for their reduction; 0: two layers or a billion.
   std::int64_t suggested_communication_unit_size = 0;
   bool fsdp_whole_moments = false;  // Megatron-FSDP: no rank's moments are divided
   bool log_params_norm = false;     // of all parameters, behind every step
@@ -319,26 +314,34 @@ struct FrameworkProfile {
   double moe_imbalance_factor = 1;         // dropless: tokens of the busiest rank over the mean
   double moe_load_spread = 0;  // of a rank's rows between layers and microbatches, over the mean
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
-
-  DType weights_dtype = DType::kBf16;  // transformers, as what follows: as the model is loaded
-  bool autocast = true;                // products of mixed precision; else weights' own type
-  bool reentrant_checkpoint = false;   // torch.utils.checkpoint with use_reentrant
+  DType weights_dtype = DType::kBf16;    // transformers, as what follows: as the model is loaded
+  bool autocast = true;                  // products of mixed precision; else weights' own type
+  bool reentrant_checkpoint = false;     // torch.utils.checkpoint with use_reentrant
   bool checkpoints_layer_parts = false;  // norms, attention and FFN each; else whole layers
-  std::int64_t fsdp_version = 2;       // 1: FullyShardedDataParallel, 2: fully_shard
+  bool loads_whole = false;              // onto the GPU, then FSDP2 shards what lies there
+  TrainerLoop loop = TrainerLoop::kTrainer;
+  std::int64_t fsdp_version = 2;  // 1: FullyShardedDataParallel, 2: fully_shard
   FsdpUpcast fsdp_upcast = FsdpUpcast::kTrained;
   FsdpEnds fsdp_ends = FsdpEnds::kTailWithHead;
-  bool gradient_as_bucket_view = false;  // DDP: gradients are views of its buckets
+  DType fsdp_reduce_dtype = DType::kBf16;  // FSDP2: of gradients as they are reduced
+  bool fsdp_adapters_alone = false;        // FSDP2: each matrix of an adapter is a group
+  bool gradient_as_bucket_view = false;    // DDP: gradients are views of its buckets
   HeadLoss head_loss = HeadLoss::kStock;
-  bool foreach_optimizer = false;  // where it is not fused: lists of tensors; else one by one
-  bool packed_sequences = false;   // positions begin anew within a row of tokens
-  bool wide_ends = false;          // norms, embedding and head are fp32 beside bf16 linear layers
+  std::int64_t loss_chunk_tokens = 0;  // kPerToken: tokens of a piece; 0: all at once
+  bool foreach_optimizer = false;      // where it is not fused: lists of tensors; else one by one
+  bool packed_sequences = false;       // positions begin anew within a row of tokens
+  bool wide_ends = false;  // norms, embedding and head are fp32 beside bf16 linear layers
   FsdpPrefetch fsdp_prefetch = FsdpPrefetch::kNone;
-  bool eager_experts = false;         // one after the other, by a loop of the host
-  bool float_quant_storage = false;   // 4-bit weights lie in bf16, which FSDP2 shards
-  bool recompute_allgather = true;    // nanotron: gathered inputs are gathered again
-  bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
-  bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
-  bool ends_on_last_stage = false;    // nanotron: final norm, head and loss, whatever they cost
+  bool eager_experts = false;        // one after the other, by a loop of the host
+  bool quantizes_experts = false;    // their weights, too, which are unpacked whole as they run
+  bool float_quant_storage = false;  // 4-bit weights lie in bf16, which FSDP2 shards
+  DType quant_compute_dtype = DType::kBf16;  // of their products, where others are in bf16
+  bool fused_norm_rotary = false;            // axolotl's kernel of norms of heads and rotation
+  bool adapter_kernels = false;              // axolotl's autograd functions around adapters
+  bool recompute_allgather = true;           // nanotron: gathered inputs are gathered again
+  bool keeps_gather_buffers = false;         // nanotron: what is gathered lies in buffers that stay
+  bool interleaved_rotary = false;           // nanotron: a table in fp32 beside flash-attn's
+  bool ends_on_last_stage = false;  // nanotron: final norm, head and loss, whatever they cost
   OverlapComm overlap_comm = OverlapComm::kDefault;    // DeepSpeed, as what follows
   std::int64_t reduce_bucket_elements = 500'000'000;   // reduce_bucket_size
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size
@@ -382,8 +385,7 @@ struct FrameworkProfile {
   bool overlap_moe_expert_parallel_comm = false;  // exchanges run beside another microbatch's work
   bool scatter_gather_sends = false;  // without sequence parallelism a send is divided over tp
   double handover_s = 0;  // of one tensor to the next stage: messages and waits besides its bytes
-  std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients: 1 after the
-                                      // last backward pass, 2 in every microbatch
+  std::int64_t all_reduced_zero = 0;  // highest ZeRO stage that sums whole gradients
 
   // What the framework answers, or what is said there for those that do not (FrameworkChoices).
   CountedEnds counted_ends() const { return answer_of(choices.counted_ends, *this); }

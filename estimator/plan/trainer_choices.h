@@ -17,9 +17,17 @@ enum class FsdpUpcast {
 
 // How accelerate groups what is no layer under FSDP2.
 enum class FsdpEnds {
-  kRoot,          // up to 1.13: embedding, final norm and head are the root's
-  kTail,          // 1.14: norm and head, with tied tables norm and embedding
-  kTailWithHead,  // 1.15: with tied tables norm, embedding and head
+  kRoot,           // up to 1.13: embedding, final norm and head are the root's
+  kTail,           // 1.14: norm and head, with tied tables norm and embedding
+  kTailWithHead,   // 1.15: with tied tables norm, embedding and head
+  kEmbeddingApart  // LLaMA-Factory's version 1: as the root, but for an untied embedding
+};
+
+// Whose loop trains: when gradients are reduced, and what is made around a step.
+enum class TrainerLoop {
+  kTrainer,    // transformers' Trainer, under accelerate
+  kFactoryV1,  // LLaMA-Factory's version 1
+  kScript,     // a plain loop of PyTorch: forward, backward, step
 };
 
 // When FullyShardedDataParallel, FSDP1, gathers the next module of a backward pass: beside the
@@ -32,6 +40,8 @@ enum class HeadLoss {
   kChunked,          // TRL's chunked_nll: 256 tokens at a time under a checkpoint each
   kFusedLinear,      // Liger's fused linear cross entropy
   kCutCrossEntropy,  // no logits (arXiv 2411.09009)
+  kTwice,            // that of all logits in the model, and again from their copy in fp32
+  kPerToken,         // of each token from logits as they are, loss_chunk_tokens at a time
 };
 
 inline constexpr std::array<NamedValue<FsdpUpcast>, 3> kFsdpUpcasts = {{
@@ -39,27 +49,38 @@ inline constexpr std::array<NamedValue<FsdpUpcast>, 3> kFsdpUpcasts = {{
     {.value = FsdpUpcast::kTrained, .name = "trained"},
     {.value = FsdpUpcast::kNone, .name = "none"},
 }};
-inline constexpr std::array<NamedValue<FsdpEnds>, 3> kFsdpEnds = {{
+inline constexpr std::array<NamedValue<FsdpEnds>, 4> kFsdpEnds = {{
     {.value = FsdpEnds::kRoot, .name = "root"},
     {.value = FsdpEnds::kTail, .name = "tail"},
     {.value = FsdpEnds::kTailWithHead, .name = "tail_with_head"},
+    {.value = FsdpEnds::kEmbeddingApart, .name = "embedding_apart"},
+}};
+inline constexpr std::array<NamedValue<TrainerLoop>, 3> kTrainerLoops = {{
+    {.value = TrainerLoop::kTrainer, .name = "trainer"},
+    {.value = TrainerLoop::kFactoryV1, .name = "llamafactory_v1"},
+    {.value = TrainerLoop::kScript, .name = "script"},
 }};
 inline constexpr std::array<NamedValue<FsdpPrefetch>, 3> kFsdpPrefetches = {{
     {.value = FsdpPrefetch::kNone, .name = "none"},
     {.value = FsdpPrefetch::kBackwardPre, .name = "backward_pre"},
     {.value = FsdpPrefetch::kBackwardPost, .name = "backward_post"},
 }};
-inline constexpr std::array<NamedValue<HeadLoss>, 4> kHeadLosses = {{
+inline constexpr std::array<NamedValue<HeadLoss>, 6> kHeadLosses = {{
     {.value = HeadLoss::kStock, .name = "stock"},
     {.value = HeadLoss::kChunked, .name = "chunked"},
     {.value = HeadLoss::kFusedLinear, .name = "fused_linear"},
     {.value = HeadLoss::kCutCrossEntropy, .name = "cut_cross_entropy"},
+    {.value = HeadLoss::kTwice, .name = "twice"},
+    {.value = HeadLoss::kPerToken, .name = "per_token"},
 }};
 constexpr const auto& names_of(FsdpUpcast) {
   return kFsdpUpcasts;
 }
 constexpr const auto& names_of(FsdpEnds) {
   return kFsdpEnds;
+}
+constexpr const auto& names_of(TrainerLoop) {
+  return kTrainerLoops;
 }
 constexpr const auto& names_of(FsdpPrefetch) {
   return kFsdpPrefetches;

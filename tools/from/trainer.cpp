@@ -149,10 +149,26 @@ std::vector<Setting> take_deepspeed(std::vector<Setting>& own) {
   return inner;
 }
 
+// What names DeepSpeed's configuration; LLaMA-Factory's version 1 has it beside the word for
+// DeepSpeed (v1/plugins/trainer_plugins/distributed/deepspeed.py).
+const Setting* deepspeed_named(const std::vector<Setting>& own) {
+  const Setting* const backend = setting_named(own, "dist_config.name");
+  if (word_of(backend) != kConfiguration) {
+    return setting_named(own, kConfiguration);
+  }
+  const Setting* const file = setting_named(own, "dist_config.config_file");
+  if (file == nullptr) {
+    throw InputError(backend->place +
+                     "found deepspeed without dist_config.config_file, expected the name of "
+                     "DeepSpeed's configuration");
+  }
+  return file;
+}
+
 RunSettings sharding_of(TrainerWords& words) {
   RunSettings inner;
   inner.arguments = take_deepspeed(words.own);
-  const Setting* const named = setting_named(words.own, kConfiguration);
+  const Setting* const named = deepspeed_named(words.own);
   const std::string word = word_of(named);
   const bool is_off = word.empty() || word == "false" || word == "none" || word == "None";
   RunSettings around;

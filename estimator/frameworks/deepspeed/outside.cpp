@@ -10,9 +10,12 @@ namespace {
 // DeepSpeed's data-parallel group is a clone of the world (utils/groups.py, _clone_world_group);
 // init_process_group gets a device, so that both have a communicator, even of one rank
 // (comm/torch.py, init_process_group). The engine leaves that of the world unused; a trainer around
-// it, as Hugging Face's, gathers the loss over it.
-std::array<Communicator, 2> communicators(const GroupGrid& grid) {
-  return {{{"world", grid.world, {.ring = true}}, {"dp", grid.dp, {.ring = true}}}};
+// it, as Hugging Face's, gathers the loss over it. Ulysses exchanges in a group of its own.
+std::array<Communicator, 3> communicators(const GroupGrid& grid) {
+  const std::int64_t cp = grid.plan.cp;
+  return {{{"world", grid.world, {.ring = true}},
+           {"dp", grid.dp * cp, {.ring = true}},
+           {"cp", cp, grid.all_peers(GroupKind::kCp), cp > 1}}};
 }
 
 }  // namespace

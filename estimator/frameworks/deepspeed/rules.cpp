@@ -40,6 +40,9 @@ constexpr ValidityRule kRoutedExpertsOnly = {
                      : not_modelled(job, "model.expert_groups",
                                     number_text(job.model.moe.num_groups), "1");
         }};
+constexpr ValidityRule kAdamWOf32Or8Bits =
+    kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
+                OptimizerKind::kAdamW8bit>;
 constexpr ValidityRule kNoTp = kOnlyValues<"unsupported: tp", &Plan::tp, 1>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 
@@ -152,7 +155,8 @@ constexpr std::array kDeepspeedRules = {
     kNoTp,
     kNoPp,
     kNoVpp,
-    kNoCp,
+    huggingface::kUlyssesOnly,
+    huggingface::kSequencesOfGroups,
     kNoEp,
     kNoEtp,
     kNoReplicas,
@@ -165,7 +169,7 @@ constexpr std::array kDeepspeedRules = {
     kNoDora,
     kPackedInFloats,
     kQuantizedInBf16,
-    kAdamWOnly,
+    kAdamWOf32Or8Bits,
     huggingface::kFamilies,
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
@@ -177,6 +181,8 @@ constexpr std::array kDeepspeedRules = {
     kRankOrderComplete,
     kWorldByTpCpPp,
     kHeadsByKvHeads,
+    huggingface::kSequenceByRanks,
+    kA2aHeads,
     kLayersPerChunk,
     kDpMatchesWorld,
     kGlobalBatch,

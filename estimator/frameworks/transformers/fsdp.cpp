@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/units.h"
@@ -23,29 +24,55 @@ using huggingface::kShardRow;
 using huggingface::ModuleGroup;
 using huggingface::Shape;
 
+namespace {
+
+// LLaMA-Factory's version 1 shards over a mesh of two dimensions, of which replicas are one even
+// where there are none (accelerator/interface.py, DistributedInterface.__init__).
+bool has_replicas(const Job& job, const Plan& plan) {
+  return plan.dp_replicate > 1 || job.profile.loop == TrainerLoop::kFactoryV1;
+}
+
+}  // namespace
+
 FullyShard::FullyShard(eager::Graph& graph, const Job& job, const Plan& plan)
     : Holder(graph),
       job_(job),
       ranks_(dense_shard_size(job, plan)),
       num_layers_(job.model.num_layers()),
       gathered_(compute_dtype(plan)),
+      reduced_(job.profile.fsdp_reduce_dtype == DType::kFp32 ? DType::kFp32 : gathered_),
       offloads_(plan.offload.parameters),
       is_tied_(job.model.tied_embeddings),
-      has_root_(job.profile.fsdp_ends == FsdpEnds::kRoot) {
+      has_root_(job.profile.fsdp_ends == FsdpEnds::kRoot ||
+                job.profile.fsdp_ends == FsdpEnds::kEmbeddingApart),
+      holds_table_(is_tied_ || job.profile.fsdp_ends == FsdpEnds::kRoot),
+      reshards_layers_(plan.zero == 3),
+      shards_adapters_(job.profile.fsdp_adapters_alone && job.adapters.rank > 0),
+      sums_replicas_(has_replicas(job, plan)) {
   groups_.resize(static_cast<std::size_t>(num_layers_ + 2));
-  for (Group& group : groups_) { group.reshards = plan.zero == 3; }
-  groups_.back().reshards = has_root_ && plan.zero == 3;
+  for (Group& group : groups_) { group.reshards = reshards_layers_; }
+  // fully_shard leaves a root gathered that is not told otherwise (_fsdp_state.py, _lazy_init).
+  tail().reshards = has_root_ && reshards_layers_ && job.profile.loop != TrainerLoop::kScript;
+  if (shards_adapters_) {
+    graph_.modules = this;
+  }
 }
 
-std::size_t FullyShard::index_of(const ModuleGroup& module) const {
+FullyShard::Group& FullyShard::group_of(const ModuleGroup& module) {
   using enum ModuleGroup::Kind;
   switch (module.kind) {
-    case kEmbedding: return is_tied_ || has_root_ ? groups_.size() - 1 : 0;
-    case kLayer: return static_cast<std::size_t>(module.layer) + 1;
+    case kEmbedding: return holds_table_ ? tail() : groups_.front();
+    case kLayer: return groups_[static_cast<std::size_t>(module.layer) + 1];
     case kFinalNorm:
     case kHead: break;
   }
-  return groups_.size() - 1;
+  return tail();
+}
+
+FullyShard::Group* FullyShard::alone(const eager::Module& module) {
+  const auto found =
+      module.parameters.size() == 1 ? alone_.find(module.parameters.front()) : alone_.end();
+  return found == alone_.end() ? nullptr : found->second;
 }
 
 // The first dimension is divided, rounded up.
@@ -66,15 +93,70 @@ bool FullyShard::is_upcast(bool is_trained) const {
   return false;
 }
 
-void FullyShard::load(Parameter& parameter, const eager::Label& /*label*/, const Shape& shape,
+FullyShard::Group& FullyShard::group_to_load(const Parameter& parameter) {
+  if (!shards_adapters_ || !parameter.is_trained) {
+    return group_of(loading_);
+  }
+  Group& group = adapters_.emplace_back();
+  group.reshards = reshards_layers_;
+  group.layer = loading_.layer;
+  alone_[&parameter] = &group;
+  return group;
+}
+
+// In the order in which their forward passes end (post_forward_order).
+void FullyShard::order_groups() {
+  Group* last = nullptr;
+  const auto follow = [&last](Group& group) { group.before = std::exchange(last, &group); };
+  follow(groups_.front());
+  auto adapter = adapters_.begin();
+  for (std::int64_t layer = 0; layer < num_layers_; ++layer) {
+    for (; adapter != adapters_.end() && adapter->layer == layer; ++adapter) { follow(*adapter); }
+    follow(group_of({ModuleGroup::Kind::kLayer, layer}));
+  }
+  follow(tail());
+}
+
+void FullyShard::keep_shard(const Parameter& parameter) {
+  const InRow row(graph_.tape, kShardRow);
+  shards_.push_back(graph_.make(offloads_ ? 0 : shard_elements(parameter), parameter.dtype));
+}
+
+// A group's shards are made beside its whole parameters (_fsdp_param.py, _init_sharded_param).
+void FullyShard::shard_whole(Group& group) {
+  for (const Member& member : group.members) { keep_shard(*member.parameter); }
+  group.whole.clear();
+}
+
+// LLaMA-Factory's version 1 takes a norm of zeros to make its communicators (_warmup_grad_norm).
+void FullyShard::wrap(const std::vector<Parameter*>& trained) {
+  order_groups();
+  if (job_.profile.loads_whole) {
+    for (Group& group : adapters_) { shard_whole(group); }
+    for (Group& group : groups_) { shard_whole(group); }
+  }
+  if (job_.profile.loop == TrainerLoop::kFactoryV1) {
+    const InRow row(graph_.tape, kGradientsRow);
+    eager::Tensors zeros;
+    for (const Parameter* each : trained) {
+      zeros.push_back(graph_.make(shard_elements(*each), each->dtype));
+    }
+  }
+}
+
+void FullyShard::load(Parameter& parameter, const eager::Label& label, const Shape& shape,
                       DType dtype, bool is_trained) {
   parameter.rows = shape.rows;
   parameter.dtype = is_upcast(is_trained) ? DType::kFp32 : dtype;
   parameter.is_trained = is_trained;
   parameter.data.elements = shape.elements();
-  const InRow row(graph_.tape, kShardRow);
-  shards_.push_back(graph_.make(offloads_ ? 0 : shard_elements(parameter), parameter.dtype));
-  Group& group = groups_[index_of(loading_)];
+  Group& group = group_to_load(parameter);
+  if (job_.profile.loads_whole) {
+    const InRow row(graph_.tape, label);
+    group.whole.push_back(graph_.make(parameter.data.elements, parameter.dtype));
+  } else {
+    keep_shard(parameter);
+  }
   // The tail's modules are the final norm, then the table or the head.
   const bool is_first = loading_.kind == ModuleGroup::Kind::kFinalNorm && !has_root_;
   group.members.insert(is_first ? group.members.begin() : group.members.end(),
@@ -150,57 +232,87 @@ void FullyShard::reshard(Group& group) {
   for (const auto& [parameter, gradient] : group.members) { parameter->data.storage->empty(); }
 }
 
-// Behind the group's backward pass its gradients are reduced (RegisterPostBackwardFunction). With
-// tied tables the last group is entered with the embedding, whose input has no gradient.
-Tensor FullyShard::enter(const ModuleGroup& module, const Tensor& input) {
-  const std::size_t index = index_of(module);
-  unshard(groups_[index], true);
-  const bool is_last = index + 1 == groups_.size();
-  const bool is_entered = is_tied_ && module.kind == ModuleGroup::Kind::kFinalNorm;
-  if (is_last && (has_root_ || is_entered)) {
-    return input;
-  }
-  return eager::with_backward_hook(graph_, input, [this, index] {
-    Group& group = groups_[index];
+// Behind the group's backward pass its gradients are reduced (RegisterPostBackwardFunction).
+Tensor FullyShard::hook_reduction(Group& group, const Tensor& input) {
+  return eager::with_backward_hook(graph_, input, [this, &group] {
     reshard(group);
     reduce(group);
   });
 }
 
-Tensor FullyShard::hook_backward(std::size_t index, const Tensor& output) {
-  return eager::with_backward_hook(graph_, output, [this, index] { before_backward(index); });
+// With tied tables the last group is entered with the embedding, whose input has no gradient; the
+// root's with the model.
+Tensor FullyShard::enter(const ModuleGroup& module, const Tensor& input) {
+  if (has_root_ && module.kind == ModuleGroup::Kind::kEmbedding) {
+    unshard(tail(), true);
+  }
+  Group& group = group_of(module);
+  unshard(group, true);
+  const bool is_entered = is_tied_ && module.kind == ModuleGroup::Kind::kFinalNorm;
+  if (&group == &tail() && (has_root_ || is_entered)) {
+    return input;
+  }
+  return hook_reduction(group, input);
+}
+
+Tensor FullyShard::hook_backward(Group& group, const Tensor& output) {
+  return eager::with_backward_hook(graph_, output, [this, &group] { before_backward(group); });
 }
 
 // The root's group is left with the model. A layer that runs again within a backward pass is the
 // root of its run: parameters stay, and the gather's output goes.
 Tensor FullyShard::leave(const ModuleGroup& module, const Tensor& output) {
-  const std::size_t index = index_of(module);
-  if (has_root_ && index + 1 == groups_.size()) {
+  Group& group = group_of(module);
+  if (has_root_ && &group == &tail()) {
     return output;
   }
   if (graph_.runs_backward()) {
     held_output_ = {};
-  } else if (groups_[index].reshards) {
-    reshard(groups_[index]);
+  } else if (group.reshards) {
+    reshard(group);
   }
-  return hook_backward(index, output);
+  return hook_backward(group, output);
 }
 
 Tensor FullyShard::leave_model(const Tensor& loss) {
   if (!has_root_) {
     return loss;
   }
-  if (groups_.back().reshards) {
-    reshard(groups_.back());
+  if (tail().reshards) {
+    reshard(tail());
   }
-  return hook_backward(groups_.size() - 1, loss);
+  return hook_backward(tail(), loss);
+}
+
+// cast_forward_inputs, then as a layer's; a matrix that runs again is the root of its run.
+Tensor FullyShard::before_call(const eager::Module& module, const Tensor& input) {
+  Group* const group = alone(module);
+  if (group == nullptr) {
+    return input;
+  }
+  const Tensor narrow = eager::to(graph_, input, gathered_);
+  unshard(*group, true);
+  return hook_reduction(*group, narrow);
+}
+
+Tensor FullyShard::behind_call(const eager::Module& module, const Tensor& output) {
+  Group* const group = alone(module);
+  if (group == nullptr) {
+    return output;
+  }
+  if (graph_.runs_backward()) {
+    held_output_ = {};
+  } else if (group->reshards) {
+    reshard(*group);
+  }
+  return hook_backward(*group, output);
 }
 
 // Gathered again, and the group before it ahead.
-void FullyShard::before_backward(std::size_t index) {
-  unshard(groups_[index], false);
-  if (index > 0) {
-    gather(groups_[index - 1]);
+void FullyShard::before_backward(Group& group) {
+  unshard(group, false);
+  if (group.before != nullptr) {
+    gather(*group.before);
   }
 }
 
@@ -231,26 +343,39 @@ void FullyShard::reduce(Group& group) {
   }
   const InRow row(graph_.tape, kReduceBufferRow);
   reduction_input_ = {};
-  reduction_input_ = graph_.make(ranks_ * shard, gathered_);
+  reduction_input_ = graph_.make(ranks_ * shard, reduced_);
   const Tensor named = std::move(gradients.back());
   while (!gradients.empty()) { gradients.pop_back(); }  // as a list of Python does
-  const bool casts = holder->dtype != gathered_;
-  const Tensor narrow = graph_.make(casts ? shard : 0, gathered_, AllocationStream::kReduce);
+  const bool casts = holder->dtype != reduced_;
+  Tensor output = graph_.make(casts ? shard : 0, reduced_, AllocationStream::kReduce);
+  if (sums_replicas_ && casts) {
+    summed_.push_back(output);
+  }
   const InRow gradients_row(graph_.tape, kGradientsRow);
-  Tensor output = graph_.make(shard, holder->dtype, AllocationStream::kReduce);
+  output = graph_.make(shard, holder->dtype, AllocationStream::kReduce);
+  if (sums_replicas_ && !casts) {
+    summed_.push_back(output);
+  }
   if (!holder->gradient.is_defined() && !offloads_) {
     holder->gradient = std::move(output);
   }
 }
 
-// root_post_backward_final_callback.
+void FullyShard::finish(Group& group) {
+  reshard(group);
+  reduce(group);
+  group.gathered = {};
+}
+
+// root_post_backward_final_callback: the root comes first.
 void FullyShard::end_backward() {
-  for (Group& group : groups_) {
-    reshard(group);
-    reduce(group);
-    group.gathered = {};
+  if (has_root_) {
+    finish(tail());
   }
+  for (Group& group : groups_) { finish(group); }
+  for (Group& group : adapters_) { finish(group); }
   reduction_input_ = {};
+  summed_.clear();
 }
 
 }  // namespace shardplan::transformers

@@ -1,19 +1,27 @@
-// FSDP2 as accelerate sets it up: groups of parameters that are gathered around modules, and whose
-// gradients are reduced behind them. Sources: torch/distributed/fsdp/_fully_shard
-// (_fsdp_param_group.py, _fsdp_collectives.py, _fsdp_state.py) of PyTorch 2.11; accelerate 1.15
-// utils/fsdp_utils.py fsdp2_prepare_model, and its releases since 1.10.
+// FSDP2 as accelerate and LLaMA-Factory's version 1 set it up: groups of parameters that are
+// gathered around modules, and whose gradients are reduced behind them. Sources:
+// torch/distributed/fsdp/_fully_shard (_fsdp_param_group.py, _fsdp_collectives.py, _fsdp_state.py)
+// of PyTorch 2.11; accelerate 1.15 utils/fsdp_utils.py fsdp2_prepare_model, and its releases since
+// 1.10; LLaMA-Factory ff6d4d1 src/llamafactory/v1/plugins/trainer_plugins/distributed/fsdp2.py.
 #pragma once
 
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
 
-class FullyShard final : public huggingface::Holder {
+class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
  public:
   FullyShard(eager::Graph& graph, const Job& job, const Plan& plan);
 
   void begin_group(const huggingface::ModuleGroup& module) override { loading_ = module; }
+  void wrap(const std::vector<eager::Parameter*>& trained) override;
+  bool shows_shards() const override { return shards_adapters_; }
   void load(eager::Parameter& parameter, const eager::Label& label, const huggingface::Shape& shape,
             DType dtype, bool is_trained) override;
   std::int64_t held_elements(const eager::Parameter& parameter) const override {
@@ -27,6 +35,11 @@ class FullyShard final : public huggingface::Holder {
   void end_forward() override { held_output_ = {}; }
   void end_backward() override;
 
+  // Around a matrix of an adapter that is a group of its own.
+  eager::Tensor before_call(const eager::Module& module, const eager::Tensor& input) override;
+  eager::Tensor behind_call(const eager::Module& module, const eager::Tensor& output) override;
+  bool comes_first() const override { return true; }
+
  private:
   struct Member {
     eager::Parameter* parameter = nullptr;
@@ -34,11 +47,20 @@ class FullyShard final : public huggingface::Holder {
   };
   struct Group {
     std::vector<Member> members;
-    bool reshards = true;    // after the forward pass
-    eager::Tensor gathered;  // the flat output of the all-gather, until it is copied out
+    eager::Tensors whole;     // as they were loaded, until they are sharded
+    bool reshards = true;     // after the forward pass
+    eager::Tensor gathered;   // the flat output of the all-gather, until it is copied out
+    Group* before = nullptr;  // whose forward pass ends before this one's
+    std::int64_t layer = 0;   // of an adapter
   };
 
-  std::size_t index_of(const huggingface::ModuleGroup& module) const;
+  Group& tail() { return groups_.back(); }
+  Group& group_of(const huggingface::ModuleGroup& module);
+  Group& group_to_load(const eager::Parameter& parameter);
+  Group* alone(const eager::Module& module);
+  void order_groups();
+  void keep_shard(const eager::Parameter& parameter);
+  void shard_whole(Group& group);
   bool is_upcast(bool is_trained) const;
   std::int64_t shard_elements(const eager::Parameter& parameter) const;
   bool is_unsharded(const Group& group) const;
@@ -46,23 +68,33 @@ class FullyShard final : public huggingface::Holder {
   void gather(Group& group);
   void unshard(Group& group, bool holds_output);
   void reshard(Group& group);
-  eager::Tensor hook_backward(std::size_t index, const eager::Tensor& output);
-  void before_backward(std::size_t index);
+  eager::Tensor hook_backward(Group& group, const eager::Tensor& output);
+  eager::Tensor hook_reduction(Group& group, const eager::Tensor& input);
+  void before_backward(Group& group);
   void take(Group& group, const eager::Parameter& parameter, eager::Tensor gradient);
   void reduce(Group& group);
+  void finish(Group& group);
 
   const Job& job_;
   std::int64_t ranks_ = 1;
   std::int64_t num_layers_ = 0;
-  DType gathered_ = DType::kBf16;  // and reduced
-  bool offloads_ = false;          // shards, reduced gradients and the optimizer are the host's
+  DType gathered_ = DType::kBf16;
+  DType reduced_ = DType::kBf16;
+  bool offloads_ = false;  // shards, reduced gradients and the optimizer are the host's
   bool is_tied_ = false;
-  bool has_root_ = false;      // both ends are the root's group
-  std::vector<Group> groups_;  // the embedding's where it is untied, the layers', the tail's
+  bool has_root_ = false;     // the last group is the root's, which is entered with the model
+  bool holds_table_ = false;  // with both ends
+  bool reshards_layers_ = true;
+  bool shards_adapters_ = false;  // matrices of adapters by themselves
+  bool sums_replicas_ = false;    // reduced shards, which stay until the backward pass ends
+  std::vector<Group> groups_;     // the embedding's where it is untied, the layers', the tail's
+  std::deque<Group> adapters_;
+  std::map<const eager::Parameter*, Group*> alone_;
   huggingface::ModuleGroup loading_;
   bool syncs_ = true;
   eager::Tensor held_output_;      // of the last gather of a forward pass
   eager::Tensor reduction_input_;  // until the next one
+  eager::Tensors summed_;          // over replicas, until the backward pass ends
   std::vector<eager::Tensor> shards_;
 };
 

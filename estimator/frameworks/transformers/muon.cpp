@@ -49,7 +49,51 @@ void play_muon(eager::Graph& graph, const eager::Parameter& matrix, Tensor& last
   last = orthogonal;
 }
 
+void play_moonshot_muon(eager::Graph& graph, const eager::Parameter& matrix, std::int64_t held,
+                        Tensor& last) {
+  const std::int64_t elements = matrix.data.elements;
+  const std::int64_t small = std::min(matrix.rows, elements / matrix.rows);
+  const auto make_square = [&] { return graph.make_product(small * small, DType::kBf16); };
+  const Tensor update = graph.make(held, matrix.dtype);
+  const Tensor whole = graph.make(held < elements ? elements : 0, matrix.dtype);
+  Tensor orthogonal;
+  {
+    const Tensor narrow = graph.make(matrix.dtype == DType::kBf16 ? 0 : elements, DType::kBf16);
+    orthogonal = graph.make(elements, DType::kBf16);
+  }
+  Tensor gram, changed;
+  for (int step = 0; step < kNewtonSchulzSteps; ++step) {
+    gram = make_square();
+    {
+      const Tensor scaled = make_square();
+      const Tensor scaled_again = make_square();
+      const Tensor product = make_square();
+      changed = make_square();
+    }
+    const Tensor scaled = graph.make(elements, DType::kBf16);
+    const Tensor product = graph.make_product(elements, DType::kBf16);
+    orthogonal = graph.make(elements, DType::kBf16);
+  }
+  last = held < elements ? graph.make(held, DType::kBf16) : orthogonal;
+}
+
+// The square of the gradient, then the root of the second moment, its sum and the update.
+void play_moonshot_adamw(eager::Graph& graph, const eager::Parameter& parameter, std::int64_t held,
+                         Tensor& last) {
+  last = {};
+  { const Tensor square = graph.make(held, parameter.dtype); }
+  Tensor sum;
+  {
+    const Tensor root = graph.make(held, parameter.dtype);
+    sum = graph.make(held, parameter.dtype);
+  }
+  last = graph.make(held, parameter.dtype);
+}
+
 double muon_elements(const Job& job) {
+  if (job.adapters.rank > 0) {
+    return number(huggingface::adapter_elements(job));
+  }
   double elements = 0;
   for (const LinearWeight& weight : linear_weights(job.model, {})) {
     elements += number(job.model.num_layers() * weight.elements());
@@ -60,11 +104,19 @@ double muon_elements(const Job& job) {
 double muon_s(const Job& job, const Plan& plan) {
   const GpuSpec& gpu = job.cluster.gpu;
   const double e = optimizer_element_bytes(job, plan);
+  const auto matrix_s = [&](std::int64_t rows, std::int64_t columns) {
+    const double small = number(std::min(rows, columns));
+    return newton_schulz_s(gpu, rows, columns) +
+           elementwise_s(gpu, matrix_kernels(number(rows * columns), small * small, e));
+  };
   double layer_s = 0;
   for (const LinearWeight& weight : linear_weights(job.model, {})) {
-    const double small = number(std::min(weight.inputs, weight.outputs));
-    layer_s += newton_schulz_s(gpu, weight.outputs, weight.inputs) +
-               elementwise_s(gpu, matrix_kernels(number(weight.elements()), small * small, e));
+    if (job.adapters.rank == 0) {
+      layer_s += matrix_s(weight.outputs, weight.inputs);
+    } else if (huggingface::has_adapter(job, weight.place)) {
+      layer_s +=
+          matrix_s(job.adapters.rank, weight.inputs) + matrix_s(weight.outputs, job.adapters.rank);
+    }
   }
   return number(job.model.num_layers()) * layer_s;
 }

@@ -23,6 +23,15 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
         "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "
         "host's memory rate");
   }
+  if (job.profile.fsdp_adapters_alone && job.adapters.rank > 0 && plan.zero > 0) {
+    add("the hooks around each matrix of an adapter take the host no time, which was not measured");
+  }
+  if (job.profile.loop == TrainerLoop::kScript) {
+    add("what a script of PyTorch does around forward, backward and step is not counted");
+  }
+  if (plan.cp > 1) {
+    add("sequences divided over ranks were read of their sources, not measured");
+  }
   if (plan.zero > 0 && job.profile.fsdp_version == 1) {
     add("FSDP1's hooks take the host as long as FSDP2's, and use_orig_params is true");
   }

@@ -139,17 +139,22 @@ void Optimizer::make_state(const Parameter& parameter) {
   }
 }
 
-// _multi_tensor_adam: square roots of all second moments of a group; vectors, which do not decay,
-// are a group of their own (trainer.py, get_decay_parameter_names).
+// _multi_tensor_adam: square roots of all second moments of a group; under the Trainer vectors,
+// which do not decay, are a group of their own (trainer.py, get_decay_parameter_names).
 void Optimizer::step_foreach(const std::vector<Parameter*>& trained) {
-  for (const bool decays : {true, false}) {
+  const auto step_group = [&](auto is_in) {
     eager::Tensors roots;
     for (const Parameter* parameter : trained) {
-      if (is_vector(*parameter) != decays) {
+      if (is_in(*parameter)) {
         roots.push_back(make(kUpdateRow, holder_.held_elements(*parameter), parameter->dtype));
       }
     }
+  };
+  if (job_.profile.loop != TrainerLoop::kTrainer) {
+    return step_group([](const Parameter&) { return true; });
   }
+  step_group([](const Parameter& each) { return !is_vector(each); });
+  step_group([](const Parameter& each) { return is_vector(each); });
 }
 
 // Adafactor.step: the gradient and the parameter in fp32 where they are not, the update's squares,
@@ -203,6 +208,27 @@ void Optimizer::step_torchao(const Parameter& parameter) {
   }
 }
 
+void Optimizer::step_muon(const std::vector<Parameter*>& trained) {
+  const eager::InRow row(graph_.tape, kUpdateRow);
+  const bool is_moonshot = !job_.profile.fused_optimizer;
+  Tensor last;
+  for (const Parameter* parameter : trained) {
+    if (!is_for_muon(*parameter)) {
+      continue;
+    }
+    if (is_moonshot) {
+      play_moonshot_muon(graph_, *parameter, holder_.held_elements(*parameter), last);
+    } else {
+      play_muon(graph_, *parameter, last);
+    }
+  }
+  for (const Parameter* parameter : trained) {
+    if (is_moonshot && !is_for_muon(*parameter)) {
+      play_moonshot_adamw(graph_, *parameter, holder_.held_elements(*parameter), last);
+    }
+  }
+}
+
 // torchao makes a parameter's states in front of its step, others those of all.
 void Optimizer::step(const std::vector<Parameter*>& trained) {
   const bool is_first = !std::exchange(has_state_, true);
@@ -219,13 +245,7 @@ void Optimizer::step(const std::vector<Parameter*>& trained) {
   if (job_.optimizer == OptimizerKind::kAdafactor) {
     step_adafactor(trained);
   } else if (job_.optimizer == OptimizerKind::kMuon) {
-    const eager::InRow row(graph_.tape, kUpdateRow);
-    Tensor last;
-    for (const Parameter* parameter : trained) {
-      if (is_for_muon(*parameter)) {
-        play_muon(graph_, *parameter, last);
-      }
-    }
+    step_muon(trained);
   } else if (job_.optimizer == OptimizerKind::kAdamW && !job_.profile.fused_optimizer &&
              job_.profile.foreach_optimizer) {
     step_foreach(trained);

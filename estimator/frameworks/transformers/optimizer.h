@@ -36,6 +36,7 @@ class Optimizer {
   void make_adafactor_state(const eager::Parameter& parameter);
   void step_foreach(const std::vector<eager::Parameter*>& trained);
   void step_adafactor(const std::vector<eager::Parameter*>& trained);
+  void step_muon(const std::vector<eager::Parameter*>& trained);
   void step_torchao(const eager::Parameter& parameter);
 
   eager::Graph& graph_;

@@ -26,12 +26,20 @@ std::int64_t managed_bytes(const Job& job, const Plan& plan) {
 }  // namespace
 
 // One process group: DDP and FSDP2's mesh have all ranks (accelerate 1.15 state.py PartialState,
-// accelerator.py). A process by itself makes none.
+// accelerator.py). A process by itself makes none. LLaMA-Factory's version 1 has two meshes of two
+// dimensions: of their groups one sums losses, and under FSDP2 another gathers
+// (accelerator/interface.py, DistributedInterface). Ulysses exchanges in a group of its own, and
+// hybrid shards have a group of shards and one of replicas.
 void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
   add_process(job, parts);
   const GroupGrid grid = {.job = job, .plan = plan, .pp_rank = pp_rank};
-  const std::array<Communicator, 1> world = {
-      {{"world", grid.world, {.ring = true}, grid.world > 1}}};
+  const bool has_mesh = job.profile.loop == TrainerLoop::kFactoryV1;
+  const std::array<Communicator, 5> world = {
+      {{"world", grid.world, {.ring = true}, grid.world > 1},
+       {"data", grid.world, {.ring = true}, grid.world > 1 && has_mesh},
+       {"cp", plan.cp, grid.all_peers(GroupKind::kCp), plan.cp > 1},
+       {"shards", grid.world / plan.dp_replicate, {.ring = true}, plan.dp_replicate > 1},
+       {"replicas", plan.dp_replicate, {.ring = true}, plan.dp_replicate > 1}}};
   add_communicators(job, world, Creation::kAll, parts);
   if (is_paged(job.optimizer)) {
     parts.add({.component = Component::kOptimizer,

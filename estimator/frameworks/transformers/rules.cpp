@@ -32,6 +32,23 @@ constexpr ValidityRule kPlainOnly =
 constexpr ValidityRule kNoTp = kOnlyValues<"unsupported: tp", &Plan::tp, 1>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 
+// dp_replicate of a device mesh (accelerate 1.15 utils/dataclasses.py ParallelismConfig); DDP's
+// ranks are replicas all.
+constexpr ValidityRule kReplicasOfFsdp2 = {
+    .name = "unsupported: dp_replicate",
+    .reads = {PlanField::kDpReplicate, PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.dp_replicate > 1 && (plan.zero == 0 || job.profile.fsdp_version == 1);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "dp_replicate",
+                              number_text(plan.dp_replicate) +
+                                  (plan.zero == 0 ? " with zero 0" : " with fsdp_version 1"),
+                              "1, or zero 2 or 3 of FSDP2");
+        }};
+
 constexpr ValidityRule kOptimizers =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
                 OptimizerKind::kSgd, OptimizerKind::kAdafactor, OptimizerKind::kAdamW8bit,
@@ -39,21 +56,31 @@ constexpr ValidityRule kOptimizers =
                 OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit,
                 OptimizerKind::kMuon>;
 
-constexpr ValidityRule kMuonOnWholeModels = {
+// PyTorch's takes plain tensors; Moonshot's gathers what is sharded in LLaMA-Factory's version 1
+// alone, which leaves adapters to AdamW.
+std::string what_muon_takes_not(const Job& job, const Plan& plan) {
+  const bool is_moonshot = !job.profile.fused_optimizer;
+  const bool gathers = is_moonshot && job.profile.loop == TrainerLoop::kFactoryV1;
+  if (plan.zero > 0 && !gathers) {
+    return "zero " + number_text(plan.zero);
+  }
+  if (job.adapters.rank > 0 && (!is_moonshot || gathers)) {
+    return "adapters";
+  }
+  return job.model.moe.num_experts > 0 ? "experts" : "";
+}
+constexpr ValidityRule kMuonOnMatrices = {
     .name = "unsupported: muon",
     .reads = {PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return job.optimizer == OptimizerKind::kMuon &&
-                 (plan.zero > 0 || job.adapters.rank > 0 || job.model.moe.num_experts > 0);
+          return job.optimizer == OptimizerKind::kMuon && !what_muon_takes_not(job, plan).empty();
         },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "optimizer",
-                              plan.zero > 0           ? "muon with zero " + number_text(plan.zero)
-                              : job.adapters.rank > 0 ? "muon with adapters"
-                                                      : "muon with experts",
-                              "muon on whole dense models with zero 0");
+          return not_modelled(job, "optimizer", "muon with " + what_muon_takes_not(job, plan),
+                              "muon on whole dense models with zero 0, with fused_optimizer false "
+                              "on adapters as well");
         }};
 
 bool is_fsdp(const Job& job, const Plan& plan, std::int64_t version) {
@@ -86,7 +113,9 @@ constexpr ValidityRule kOptimizerTakesShards = {
 // parameters of one type alone (torch/distributed/fsdp/_flat_param.py
 // _validate_tensors_to_flatten).
 std::string unshardable_weights(const Job& job) {
-  const bool leaves_out = job.profile.fsdp_version == 2 && job.profile.fsdp_ends != FsdpEnds::kRoot;
+  const bool leaves_out =
+      job.profile.fsdp_version == 2 && (job.profile.fsdp_ends == FsdpEnds::kTail ||
+                                        job.profile.fsdp_ends == FsdpEnds::kTailWithHead);
   if (job.quantized.kind == Quantization::kInt8) {
     return "nf4 or fp4";
   }
@@ -117,6 +146,23 @@ constexpr ValidityRule kFlatOfOneType = {
               "wide_ends false, or fsdp_version 2");
         }};
 
+// Packed experts are no parameters that a linear layer's way of sharding takes.
+constexpr ValidityRule kPackedExperts = {
+    .name = "unsupported: quantizes_experts",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.quantizes_experts && job.quantized.kind != Quantization::kNone &&
+                 (plan.zero > 0 || job.profile.eager_experts);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "quantizes_experts",
+                              plan.zero > 0 ? "true with zero " + number_text(plan.zero)
+                                            : "true with eager_experts",
+                              "false, or zero 0 and grouped products");
+        }};
+
 // Trained copies of tables are wrapped for themselves by FSDP1 (fsdp_auto_wrap_policy).
 constexpr ValidityRule kNoFlatCopies = {
     .name = "unsupported: adapters.trained_copies",
@@ -129,6 +175,33 @@ constexpr ValidityRule kNoFlatCopies = {
         [](const Job& job, const Plan&) {
           return not_modelled(job, "adapters.trained_copies", "true with fsdp_version 1",
                               "false, or fsdp_version 2");
+        }};
+
+// Matrices that FSDP2 shards by themselves are parts outside their own forward pass, where DoRA and
+// adapters of experts read them; a trained copy of a table would be sharded twice (LLaMA-Factory
+// ff6d4d1 src/llamafactory/v1/plugins/trainer_plugins/distributed/fsdp2.py prepare_model).
+std::string read_outside(const Job& job) {
+  const Adapters& adapters = job.adapters;
+  const huggingface::ExpertAdapters of_experts = huggingface::expert_adapters(job);
+  const bool adapts_experts =
+      job.model.has_moe_layers() && (of_experts.gate_up > 0 || of_experts.down > 0);
+  return adapters.decomposes_weights                     ? "DoRA"
+         : adapters.trains_table || adapters.trains_head ? "trained copies of tables"
+         : adapts_experts                                ? "adapters of experts"
+                                                         : "";
+}
+constexpr ValidityRule kPlainAdaptersAlone = {
+    .name = "unsupported: fsdp_adapters_alone",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return is_fsdp(job, plan, 2) && job.profile.fsdp_adapters_alone &&
+                 job.adapters.rank > 0 && !read_outside(job).empty();
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "fsdp_adapters_alone", "true with " + read_outside(job),
+                              "false, or plain adapters on linear layers");
         }};
 
 // CPUOffloadPolicy keeps shards on the host, and with them their gradients and the optimizer
@@ -223,7 +296,7 @@ constexpr ValidityRule kPrecisionOfWeights = {
         }};
 
 // torch/amp/grad_scaler.py _unscale_grads_ raises on gradients in fp16, which have the type of what
-// is trained; FSDP2's are those of its fp32 shards.
+// is trained; FSDP2's are those of its fp32 shards. Without mixed precision nobody scales.
 constexpr ValidityRule kScaledGradients = {
     .name = "fp16_trains_wider_weights",
     .reads = {PlanField::kPrecision, PlanField::kZero},
@@ -231,7 +304,8 @@ constexpr ValidityRule kScaledGradients = {
         [](const Job& job, const Plan& plan) {
           const DType trained =
               job.adapters.rank > 0 ? job.adapters.dtype : job.profile.weights_dtype;
-          return plan.precision == Precision::kFp16 && plan.zero == 0 && trained == DType::kFp16;
+          return plan.precision == Precision::kFp16 && plan.zero == 0 && job.profile.autocast &&
+                 trained == DType::kFp16;
         },
     .explain =
         [](const Job& job, const Plan&) {
@@ -255,10 +329,11 @@ constexpr std::array kTransformersRules = {
     kNoTp,
     kNoPp,
     kNoVpp,
-    kNoCp,
+    huggingface::kUlyssesOnly,
+    huggingface::kSequencesOfGroups,
     kNoEp,
     kNoEtp,
-    kNoReplicas,
+    kReplicasOfFsdp2,
     kFamilies,
     kNoMtp,
     kHeadDim,
@@ -267,7 +342,7 @@ constexpr std::array kTransformersRules = {
     kOffloadParametersWithOptimizer,
     kMoeBufferFactorUnsupported,
     kOptimizers,
-    kMuonOnWholeModels,
+    kMuonOnMatrices,
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
     huggingface::kSinksAreEager,
@@ -276,12 +351,15 @@ constexpr std::array kTransformersRules = {
     kAttentionDropoutUnsupported,
     kDora,
     kNoFlatCopies,
+    kPlainAdaptersAlone,
+    kKernelsOnPlainAdapters,
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,
     kWholeModules,
     kPlainOnExperts,
     kQuantizedNeedsAdapters,
+    kPackedExperts,
     kShardsOfFloats,
     kFlatOfOneType,
     kOptimizerTakesShards,
@@ -291,6 +369,9 @@ constexpr std::array kTransformersRules = {
     kWorldByTpCpPp,
     kOffloadNeedsShards,
     kShardsNeedRanks,
+    kDpReplicate,
+    huggingface::kSequenceByRanks,
+    kA2aHeads,
     kHeadsByKvHeads,
     kLayersPerChunk,
     kDpMatchesWorld,

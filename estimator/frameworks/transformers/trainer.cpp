@@ -31,9 +31,10 @@ std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan
   if (plan.zero > 0) {
     return std::make_unique<FullyShard>(graph, job, plan);
   }
-  if (data_parallel_size(job, plan) > 1) {
+  if (dense_shard_size(job, plan) > 1) {
     // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
-    const bool finds_unused = plan.recompute.granularity == RecomputeGranularity::kNone;
+    const bool finds_unused = job.profile.loop == TrainerLoop::kTrainer &&
+                              plan.recompute.granularity == RecomputeGranularity::kNone;
     return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
   }
   return std::make_unique<Holder>(graph);
@@ -57,7 +58,9 @@ class Trainer {
     holder_->wrap(trained_);
     const std::int64_t microbatches = std::min(num_microbatches(job_, plan_), kMicrobatches);
     for (int step = 0; step < steps; ++step) {
-      for (std::int64_t i = 0; i < microbatches; ++i) { microbatch(i + 1 == microbatches); }
+      for (std::int64_t i = 0; i < microbatches; ++i) {
+        microbatch(i + 1 == microbatches || job_.profile.loop != TrainerLoop::kTrainer);
+      }
       update();
       run.num_first_step = step == 0 ? graph_.tape.num_events() : run.num_first_step;
     }

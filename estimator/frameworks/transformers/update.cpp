@@ -20,6 +20,18 @@ using huggingface::trained_share;
 // (_fsdp_collectives.py foreach_reduce).
 constexpr KernelBytes kChunked = {.streamed = 4};
 constexpr KernelBytes kReduced = {.converted = 6};
+// In fp32 gradients become it on their way there, and what is reduced is the shards' gradient.
+constexpr KernelBytes kChunkedWide = {.converted = 6};
+
+bool reduces_wide(const Job& job, const Plan& plan) {
+  return plan.zero > 0 && job.profile.fsdp_version == 2 &&
+         job.profile.fsdp_reduce_dtype == DType::kFp32;
+}
+
+// Microbatches of a step that reduce gradients.
+double num_reducing(const Job& job, double microbatches) {
+  return job.profile.loop == TrainerLoop::kTrainer ? 1 : microbatches;
+}
 
 // DistributedDataParallel's gradients go into their buckets, divided by the ranks, and come back
 // (torch/csrc/distributed/c10d/reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense).
@@ -32,7 +44,8 @@ double trained_elements(const Job& job, const GroupParameters& part) {
 // DDP in the type of the gradients, FSDP2 in bf16 (accelerate utils/dataclasses.py,
 // set_mixed_precision: param_dtype, reduce_dtype).
 double reduced_bytes(const Job& job, const Plan& plan, const GroupParameters& part) {
-  return trained_elements(job, part) * autograd_element_bytes(job, plan);
+  return trained_elements(job, part) *
+         (reduces_wide(job, plan) ? 4 : autograd_element_bytes(job, plan));
 }
 
 // Of 4-bit weights that lie in bf16 half a byte an element; in bytes they are no shards.
@@ -43,9 +56,15 @@ double gathered_bytes(const Job& job, const Plan& plan, const GroupParameters& p
          (job.profile.float_quant_storage ? packed / 2 : 0);
 }
 
-// Each layer is a group, the embedding one, and final norm and head one.
+// Each layer is a group, the embedding one, and final norm and head one; matrices of adapters that
+// are groups by themselves are two of each target.
 double num_collectives(const Job& job, const Plan& plan) {
-  return plan.zero > 0 ? number(job.model.num_layers()) + 2 : 1;
+  if (plan.zero == 0) {
+    return 1;
+  }
+  const bool are_alone = job.profile.fsdp_adapters_alone && job.adapters.rank > 0;
+  const auto targets = std::ranges::count(job.adapters.targets, true);
+  return number(job.model.num_layers()) * (are_alone ? 1 + 2 * number(targets) : 1) + 2;
 }
 
 void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const GroupParameters& part,
@@ -73,7 +92,9 @@ void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const Group
   total.gather_copies_s +=
       elementwise_s(gpu, whole * kFsdp2Gathered + 1 / ranks * trained * kFsdp2CastShard +
                              1 / ranks * whole * kFsdp2ShardToGather);
-  total.reduce_copies_s += elementwise_s(gpu, trained * kChunked + 1 / ranks * trained * kReduced);
+  total.reduce_copies_s += elementwise_s(
+      gpu, reduces_wide(job, plan) ? trained * kChunkedWide
+                                   : trained * kChunked + 1 / ranks * trained * kReduced);
 }
 
 // The embedding's gradient is the last that a backward pass makes, and with tied tables the head's
@@ -123,7 +144,8 @@ double fsdp_exposed_s(const Job& job, const RankUpdate& update, const Microbatch
   const double longer_s = std::max(0.0, copies_s - work.host_s);
   const double share = copies_s > 0 ? longer_s / copies_s : 0;
   return longer_s + beside_compute_s(update.gather, work.forward_s + share * forward_copies_s) +
-         backward_collectives_s(job, again * update.gather, reductions * update.reduce,
+         backward_collectives_s(job, again * update.gather,
+                                reductions * (update.reduce + update.replica),
                                 work.backward_s + share * backward_copies_s);
 }
 
@@ -139,15 +161,16 @@ double offload_copies_s(const RankUpdate& update, double again, double reduction
 
 double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
                  const MicrobatchWork& work) {
+  const double reducing = num_reducing(job, microbatches);
   if (plan.zero == 0) {
-    return ddp_exposed_s(job, update, work);
+    return reducing * ddp_exposed_s(job, update, work);
   }
   const double again = gathered_again(job, plan);
   const auto microbatch_s = [&](double reductions) {
     return fsdp_exposed_s(job, update, work, again, reductions) +
            offload_copies_s(update, again, reductions, work);
   };
-  return (microbatches - 1) * microbatch_s(0) + microbatch_s(1);
+  return (microbatches - reducing) * microbatch_s(0) + reducing * microbatch_s(1);
 }
 
 // The gradient for its norm, read and written as it is scaled (clip_grad_norm_), and read; moments

@@ -242,6 +242,100 @@ TEST_CASE("optimizers are those that are described, by the Trainer's names") {
   CHECK(of("lion_32bit").unsupported.starts_with("unsupported: optim lion_32bit: "));
 }
 
+TEST_CASE("LLaMA-Factory's version 1 shards whole models in fp32, and adapters one by one") {
+  const auto of = [](const Words& words) {
+    RunReading run = read(TrainerProject::kFactoryV1, words);
+    CHECK(run.unsupported == "");
+    CHECK(run.job.profile.loop == TrainerLoop::kFactoryV1);
+    CHECK(run.job.profile.head_loss == HeadLoss::kTwice);
+    CHECK(run.job.profile.foreach_optimizer);
+    return run;
+  };
+  const RunReading whole = of({{"dist_config.name", "fsdp2"}, {"micro_batch_size", "2"}});
+  CHECK(whole.plan.zero == 3);
+  CHECK(whole.plan.precision == Precision::kBf16);
+  CHECK(whole.job.global_batch == 16);
+  CHECK(is_recomputed(whole));
+  const FrameworkProfile& profile = whole.job.profile;
+  CHECK(profile.weights_dtype == DType::kFp32);
+  CHECK(profile.fsdp_ends == FsdpEnds::kEmbeddingApart);
+  CHECK(profile.fsdp_reduce_dtype == DType::kFp32);
+  CHECK(profile.loads_whole);
+  CHECK_FALSE(profile.reentrant_checkpoint);
+  const RunReading adapted = of({{"dist_config.name", "fsdp2"},
+                                 {"init_config.name", "init_on_rank0"},
+                                 {"global_batch_size", "32"},
+                                 {"peft_config.name", "lora"},
+                                 {"peft_config.r", "4"},
+                                 {"quant_config.name", "bnb"}});
+  CHECK(adapted.job.adapters.rank == 4);
+  CHECK(adapted.job.adapters.targets == kAllOfEight.targets);
+  CHECK(adapted.job.adapters.dropout == 0.05);
+  CHECK(adapted.job.global_batch == 32);
+  CHECK(adapted.job.profile.weights_dtype == DType::kBf16);
+  CHECK(adapted.job.profile.fsdp_adapters_alone);
+  CHECK_FALSE(adapted.job.profile.loads_whole);
+  CHECK(adapted.job.quantized.is_double);
+  CHECK(adapted.job.profile.quant_compute_dtype == DType::kFp16);
+  CHECK(notes(adapted, "FSDP2 casts them to bf16"));
+  // Without dist_config: DistributedDataParallel, in the weights' own type.
+  const RunReading alone = of({});
+  CHECK(alone.plan.zero == 0);
+  CHECK(alone.plan.precision == Precision::kFp32);
+  CHECK_FALSE(alone.job.profile.autocast);
+  const RunReading row = of({{"dist_config.name", "fsdp2"},
+                             {"micro_batch_size", "4"},
+                             {"cutoff_len", "512"},
+                             {"flash_attn", "flash_attention_2"},
+                             {"batching_strategy", "padding_free"}});
+  CHECK(row.job.sequence_length == 2048);
+  CHECK(row.plan.micro_batch == 1);
+}
+
+TEST_CASE("sequences over ranks are ms-swift's and version 1's, as far as heads go") {
+  const RunReading swift =
+      read(TrainerProject::kSwift, {{"max_length", "4096"}, {"sequence_parallel_size", "4"}});
+  CHECK(swift.unsupported == "");
+  CHECK(swift.plan.cp == 4);
+  CHECK(swift.plan.cp_method == CpMethod::kA2a);
+  CHECK(swift.plan.dp == 2);
+  CHECK(swift.job.profile.head_loss == HeadLoss::kPerToken);
+  // Llama 3.2 1B has 8 heads of keys and values.
+  const RunReading ring =
+      read(TrainerProject::kSwift, {{"max_length", "4096"}, {"sequence_parallel_size", "16"}},
+           "2x8-h100");
+  CHECK(ring.unsupported.find("8 heads of keys and values: ring attention") != std::string::npos);
+  const RunReading other = read(TrainerProject::kTransformers,
+                                {{"max_length", "4096"}, {"sequence_parallel_size", "2"}});
+  CHECK(other.unsupported.find("sequence_parallel_size 2") != std::string::npos);
+  const RunReading copies =
+      read(TrainerProject::kAxolotl,
+           {{"sequence_len", "4096"}, {"fsdp_version", "2"}, {"dp_replicate_size", "2"}});
+  CHECK(copies.plan.dp_replicate == 2);
+}
+
+TEST_CASE("Moonshot's Muon, and axolotl's kernels of adapters and experts, are by their names") {
+  for (const auto& [project, name, value] :
+       {std::tuple{TrainerProject::kFactory, "use_muon", "true"},
+        std::tuple{TrainerProject::kSwift, "optimizer", "muon"}}) {
+    const RunReading run = read(project, {{name, value}, {"max_length", "64"}});
+    CHECK(run.unsupported == "");
+    CHECK(run.job.optimizer == OptimizerKind::kMuon);
+    CHECK_FALSE(run.job.profile.fused_optimizer);
+  }
+  const auto axolotl = [](const Words& words) { return read(TrainerProject::kAxolotl, words); };
+  CHECK(axolotl({{"optimizer", "muon"}}).unsupported.find("optimizer muon") != std::string::npos);
+  CHECK(axolotl({{"adapter", "lora"}}).job.profile.adapter_kernels);
+  CHECK_FALSE(
+      axolotl({{"adapter", "lora"}, {"lora_mlp_kernel", "false"}}).job.profile.adapter_kernels);
+  const RunReading sharded = axolotl({{"adapter", "lora"}, {"fsdp_version", "2"}});
+  CHECK_FALSE(sharded.job.profile.adapter_kernels);
+  CHECK(notes(sharded, "took peft's layers"));
+  const RunReading half = axolotl({{"float16", "true"}, {"bf16", "false"}});
+  CHECK(half.plan.precision == Precision::kFp16);
+  CHECK_FALSE(half.job.profile.autocast);
+}
+
 TEST_CASE("what is not described is refused by name, whatever divides the model") {
   for (const auto& [name, value] :
        Words{{"stage", "dpo"},

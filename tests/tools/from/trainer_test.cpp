@@ -83,8 +83,7 @@ TEST_CASE("what trains less than all parameters, or otherwise, is refused by nam
                  "UNSUPPORTED  use_mca true: LLaMA-Factory's training by Megatron-Core"));
 }
 
-TEST_CASE(
-    "what of LLaMA-Factory's version 1 is not described is said by its most telling setting") {
+TEST_CASE("LLaMA-Factory's version 1 is its own loop, and what of it is not described is named") {
   const TrainerFolder folder;
   const std::string file =
       "model: Qwen/Qwen3-4B\nmodel_class: llm\nkernel_config:\n  name: auto\nquant_config: null\n"
@@ -92,12 +91,18 @@ TEST_CASE(
       "micro_batch_size: 1\ncutoff_len: 2048\nlearning_rate: 1.0e-4\nmax_steps: 10\n"
       "sample_backend: hf\nmax_new_tokens: 128\n";
   const ProgramRun run = folder.estimate("sft.yaml", file);
-  CHECK(contains(run.out, "UNSUPPORTED  LLaMA-Factory's version 1: its loop takes a loss of its"));
+  CHECK(contains(run.out, "FITS"));
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+  CHECK(contains(run.out, "llamafactory_v1"));
   CHECK(contains(folder.estimate("sft.yaml", file + "peft_config:\n  name: freeze\n").out,
                  "UNSUPPORTED  peft_config.name freeze: trains a part of the parameters"));
-  CHECK(contains(folder.estimate("sft.yaml", file + "optim_config:\n  name: muon\n").out,
-                 "UNSUPPORTED  optim_config.name muon"));
+  CHECK(contains(folder.estimate("sft.yaml", file + "optim_config:\n  name: muon\n").out, "FITS"));
+  CHECK(contains(folder.estimate("sft.yaml", file + "optim_config:\n  name: lion\n").out,
+                 "UNSUPPORTED  optim_config.name lion"));
+  CHECK(contains(folder.estimate("sft.yaml", file + "cp_size: 2\n").out,
+                 "UNSUPPORTED  cp_size 2 without flash_attn flash_attention_2"));
+  CHECK(contains(folder.estimate("sft.yaml", with(file, "name: fsdp2", "name: deepspeed")).err,
+                 "found deepspeed without dist_config.config_file"));
   CHECK(contains(folder.estimate("sft.yaml", with(file, "Qwen3-4B", "Qwen3.5-4B")).out,
                  "UNSUPPORTED  model Qwen/Qwen3.5-4B: layers of linear attention"));
 }

@@ -28,7 +28,9 @@ class ModuleHooks {
   virtual Tensor before_call(const Module& module, const Tensor& input) = 0;
   virtual Tensor behind_call(const Module& module, const Tensor& output) = 0;
   // A module that runs reads its parameters, which are those of others.
-  virtual void read(const Module& module) = 0;
+  virtual void read(const Module& /*module*/) {}
+  // They stand in front of hooks of the model itself.
+  virtual bool comes_first() const { return false; }
 };
 
 template <typename Function>

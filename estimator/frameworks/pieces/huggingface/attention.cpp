@@ -45,6 +45,12 @@ Tensor composite_attention(Graph& graph, const Tensor& query, const Tensor& key,
   return eager::copied_back(graph, attention_product(graph, weights, values, query.elements));
 }
 
+Tensor play_exchange(Graph& graph, std::int64_t elements, DType dtype) {
+  const Tensor sent = graph.make(elements, dtype);
+  const Tensor received = graph.make(elements, dtype);
+  return graph.make(elements, dtype);
+}
+
 }  // namespace
 
 Tensor repeat_heads(Graph& graph, const Tensor& input, const AttentionSizes& sizes) {
@@ -151,6 +157,15 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const Tensor output =
       attention_product(graph, weights, values, sizes.tokens * sizes.query_heads * sizes.value_dim);
   return eager::laid_out(graph, output);  // tokens before heads
+}
+
+Tensor exchanged(Graph& graph, const Tensor& input) {
+  NodeBuilder node(graph, {&input});
+  const std::int64_t elements = input.elements;
+  const DType dtype = input.dtype;
+  return node.finish(play_exchange(graph, elements, dtype), [=](BackwardCall& call) {
+    return Tensors{play_exchange(call.graph, elements, dtype)};
+  });
 }
 
 }  // namespace shardplan::huggingface

@@ -14,6 +14,7 @@ struct AttentionSizes {
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
   std::int64_t value_dim = 0;  // of a head
+  std::int64_t ranks = 1;      // of which each has a part of these tokens, but for attention
   bool caps_scores = false;    // which scaled_dot_product_attention leaves out
 };
 
@@ -41,5 +42,12 @@ eager::Tensor softmax(eager::Graph& graph, const eager::Tensor& scores);
 // The mask of a forward pass (sdpa_mask, eager_mask): made from a byte for each pair.
 eager::Tensor byte_mask(eager::Graph& graph, const AttentionSizes& sizes);
 eager::Tensor additive_mask(eager::Graph& graph, const AttentionSizes& sizes, DType dtype);
+
+// Ulysses: each rank has a part of every sequence, and attention all of it for a part of the heads.
+// Tokens for heads, or back: what is sent and what is received lie beside the result, and nothing
+// is saved. Sources: arXiv 2309.14509; LLaMA-Factory ff6d4d1
+// src/llamafactory/v1/plugins/model_plugins/parallelization/seq_comm.py; ms-swift 3602360
+// swift/sequence_parallel/ulysses.py; DeepSpeed 0.19.6 sequence/layer.py.
+eager::Tensor exchanged(eager::Graph& graph, const eager::Tensor& input);
 
 }  // namespace shardplan::huggingface

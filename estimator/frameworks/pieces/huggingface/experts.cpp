@@ -5,6 +5,7 @@
 
 #include "estimator/frameworks/pieces/eager/labels.h"
 #include "estimator/frameworks/pieces/huggingface/feed_forward.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 
 namespace shardplan::huggingface {
 namespace {
@@ -263,6 +264,16 @@ Tensor activated(Graph& graph, const Tensor& rows, const ExpertSizes& sizes) {
   return sizes.is_gated ? gated_halves(graph, rows) : activate(graph, sizes.activation, rows);
 }
 
+// A quantized one is unpacked when the module first reads it, and stays until the module has run,
+// or the backward pass has read it (bitsandbytes 0.50 nn/parametrize.py Bnb4bitParametrization).
+Tensor whole(Graph& graph, const Experts& experts, const Tensor& weight) {
+  if (experts.packed.empty()) {
+    return weight;
+  }
+  const InRow row(graph.tape, kDequantizedRow);
+  return graph.make(weight.elements, weight.dtype);
+}
+
 }  // namespace
 
 Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidden,
@@ -282,16 +293,17 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
     return bias.data.is_defined() ? eager::index(graph, bias.data, rows * width) : Tensor{};
   };
   const std::int64_t wide = (sizes.is_gated ? 2 : 1) * sizes.ffn;
+  const Tensor gate_up = whole(graph, experts, experts.gate_up.data);
   Tensor selected = eager::index(graph, hidden, rows * sizes.hidden);
   Tensor biases = bias_rows(experts.gate_up_bias, wide);
   selected = masked_fill(graph, selected, true);
-  Tensor output = grouped_product(graph, selected, adapted(graph, experts.gate_up.data, of_gate_up),
-                                  rows * wide);
+  Tensor output =
+      grouped_product(graph, selected, adapted(graph, gate_up, of_gate_up), rows * wide);
   output = masked_fill(graph, with_bias(graph, output, biases), false);
   output = activated(graph, output, sizes);
   biases = bias_rows(experts.down_bias, sizes.hidden);
-  output = grouped_product(graph, output, adapted(graph, experts.down.data, of_down),
-                           rows * sizes.hidden);
+  const Tensor down = whole(graph, experts, experts.down.data);
+  output = grouped_product(graph, output, adapted(graph, down, of_down), rows * sizes.hidden);
   output = masked_fill(graph, with_bias(graph, output, biases), false);
   Tensor weighted = eager::multiply(graph, output, weights);
   weighted = eager::index(graph, weighted, rows * sizes.hidden);

@@ -45,6 +45,8 @@ class Holder {
 
   // Optimizers have parts of flat tensors.
   virtual bool flattens() const { return false; }
+  // Outside its own forward pass an adapter's matrix has the type in which the optimizer has it.
+  virtual bool shows_shards() const { return flattens(); }
 
   // Around a module's forward pass: returns the input and the output that it is to use.
   virtual eager::Tensor enter(const ModuleGroup& /*group*/, const eager::Tensor& input) {

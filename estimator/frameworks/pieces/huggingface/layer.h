@@ -45,6 +45,7 @@ struct Sizes {
   std::int64_t head_dim = 0;
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
+  std::int64_t cp = 1;  // ranks over which sequences are divided
 };
 
 // What the layers of a model go by.
@@ -54,6 +55,7 @@ struct LayerRun {
   const ModelClass& family;
   Sizes sizes;
   bool recomputes = false;
+  eager::Tensors* cache = nullptr;  // of keys and values; none: the model is told to keep none
 
   // accelerate's checkpoints up to 1.14 (utils/fsdp_utils.py fsdp2_apply_ac).
   bool checkpoints_parts() const { return recomputes && job.profile.checkpoints_layer_parts; }
@@ -61,6 +63,9 @@ struct LayerRun {
   bool uses_liger() const {
     return job.profile.liger_kernel != LigerKernel::kOff && family.liger != LigerUse::kNone;
   }
+  // axolotl's functions take the place of peft's layers.
+  bool fuses_adapters() const { return job.profile.adapter_kernels && job.adapters.rank > 0; }
+  bool fuses_norm_rotary() const { return job.profile.fused_norm_rotary && job.model.qk_norm; }
   AttentionSizes attention_sizes() const;
 };
 

@@ -107,12 +107,6 @@ Tensor adapter_weight(Graph& graph, const Linear& linear, DType dtype) {
   return eager::to(graph, whole, dtype);
 }
 
-Tensor base_weight(Graph& graph, const Linear& linear) {
-  return linear.quantized.kind == Quantization::kNone
-             ? linear.weight.data
-             : dequantized(graph, linear, linear.compute_dtype);
-}
-
 // magnitude / norm, of every output; the norm of the sum of both weights is a constant
 // (DoraLinearLayer.get_weight_norm).
 Tensor magnitude_scale(Graph& graph, const Linear& linear, const Tensor& weight) {
@@ -159,7 +153,8 @@ Tensor adapter_product(Graph& graph, Linear& linear, const Tensor& input) {
 // result. With dropout the base's product is made again, of the dropped input.
 Tensor decomposed(Graph& graph, Linear& linear, const Tensor& x, const Tensor& result) {
   const Tensor of_adapter = adapter_weight(graph, linear, x.dtype);
-  const Tensor weight = eager::to(graph, base_weight(graph, linear), x.dtype);
+  const Tensor weight =
+      eager::to(graph, unpacked_weight(graph, linear, linear.compute_dtype), x.dtype);
   const Tensor scale = magnitude_scale(graph, linear, weight);
   const Tensor outer = adapter_product(graph, linear, x);
   const Tensor base = linear.dropout > 0 ? eager::linear(graph, x, weight, linear.shape) : result;
@@ -229,13 +224,17 @@ Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
 
 }  // namespace
 
-void load_quantized(Graph& graph, Holder& holder, Linear& linear, bool is_in_floats) {
+Tensor unpacked_weight(Graph& graph, const Linear& linear, DType dtype) {
+  return linear.quantized.kind == Quantization::kNone ? linear.weight.data
+                                                      : dequantized(graph, linear, dtype);
+}
+
+void load_quantized(Graph& graph, Holder& holder, Linear& linear, std::optional<DType> floats) {
   const InRow row(graph.tape, kQuantizedRow);
   std::vector<std::int64_t> bytes = quantized_bytes(linear.quantized, linear.shape);
-  if (is_4bit(linear.quantized.kind) && is_in_floats) {
-    constexpr DType kFloat = DType::kBf16;
-    holder.load(linear.weight, kQuantizedRow, {div_ceil(bytes.front(), bytes_of(kFloat)), 1},
-                kFloat, false);
+  if (is_4bit(linear.quantized.kind) && floats) {
+    holder.load(linear.weight, kQuantizedRow, {div_ceil(bytes.front(), bytes_of(*floats)), 1},
+                *floats, false);
     bytes.erase(bytes.begin());
   }
   for (const std::int64_t each : bytes) { linear.packed.push_back(graph.make(each, DType::kBool)); }

@@ -1,6 +1,8 @@
 // A linear layer of a decoder: plain, quantized, with an adapter.
 #pragma once
 
+#include <optional>
+
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/plan/tuning.h"
@@ -23,9 +25,13 @@ struct Linear {
   eager::Parameter magnitude;  // DoRA's, of every output; undefined: none
 };
 
-// Packed values are a frozen parameter, whose type decides whether it is sharded; scales belong to
+// Packed values are bytes, or a frozen parameter in `floats`, which is sharded; scales belong to
 // the module.
-void load_quantized(eager::Graph& graph, Holder& holder, Linear& linear, bool is_in_floats);
+void load_quantized(eager::Graph& graph, Holder& holder, Linear& linear,
+                    std::optional<DType> floats);
+
+// The weight as a product in that type reads it: a quantized one unpacked.
+eager::Tensor unpacked_weight(eager::Graph& graph, const Linear& linear, DType dtype);
 
 eager::Tensor project(eager::Graph& graph, Linear& linear, const eager::Tensor& input);
 

@@ -69,6 +69,49 @@ Tensor chunk_loss(Graph& graph, const Tensor& chunk, const Tensor& weight, const
   return loss;
 }
 
+// A piece's loss in the forward pass keeps nothing; in the backward pass its gradient goes by way
+// of the log-softmax, whose gradient is made beside it.
+void play_chunk_forward(Graph& graph, std::int64_t elements, DType dtype) {
+  const Tensor log_softmax = graph.make(elements, dtype);
+}
+void play_chunk_backward(Graph& graph, std::int64_t elements, DType dtype) {
+  const Tensor log_softmax = graph.make(elements, dtype);
+  const Tensor of_log_softmax = graph.make(elements, dtype);
+  const Tensor of_logits = graph.make(elements, dtype);
+}
+
+template <typename Function>
+void for_each_chunk(std::int64_t tokens, std::int64_t chunk, Function function) {
+  for (std::int64_t first = 0; first < tokens; first += chunk) {
+    function(std::min(chunk, tokens - first));
+  }
+}
+
+Tensor chunked_cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels,
+                             std::int64_t vocab, std::int64_t chunk) {
+  NodeBuilder node(graph, {&logits});
+  if (node.is_needed()) {
+    node.save(logits);
+    node.save(labels);
+  }
+  const std::int64_t tokens = logits.elements / vocab;
+  for_each_chunk(tokens, chunk, [&](std::int64_t of_chunk) {
+    play_chunk_forward(graph, of_chunk * vocab, logits.dtype);
+  });
+  return node.finish(graph.make(tokens, logits.dtype), [=](BackwardCall& call) {
+    Tensor over_logits = call.saved(0);
+    for_each_chunk(tokens, chunk, [&](std::int64_t of_chunk) {
+      play_chunk_backward(call.graph, of_chunk * vocab, over_logits.dtype);
+    });
+    return Tensors{std::move(over_logits)};
+  });
+}
+
+// Of no token: the sum of nothing.
+Tensor empty_loss(Graph& graph, const Tensor& logits) {
+  return eager::scale(graph, eager::mean(graph, logits, logits.elements));
+}
+
 }  // namespace
 
 Tensor chunked_loss(Graph& graph, const Tensor& hidden, const Tensor& weight,
@@ -180,6 +223,54 @@ Tensor cut_cross_entropy(Graph& graph, const Tensor& hidden, const Tensor& weigh
     }
     return Tensors{std::move(of_hidden), std::move(of_weight)};
   });
+}
+
+Tensor liger_cross_entropy(Graph& graph, const Tensor& logits, bool is_scaled) {
+  NodeBuilder node(graph, {&logits});
+  if (node.is_needed()) {
+    node.save(logits);
+  }
+  return node.finish(graph.make(1, logits.dtype), [is_scaled](BackwardCall& call) {
+    Tensor over_logits = call.saved(0);
+    if (is_scaled) {
+      over_logits = call.graph.make(over_logits.elements, over_logits.dtype);
+    }
+    return Tensors{std::move(over_logits)};
+  });
+}
+
+// Without the last token the rows of several sequences do not lie behind each other, and are
+// copied.
+Tensor loss_again(Graph& graph, const Tensor& logits, const Tensor& labels, const HeadShape& shape,
+                  bool uses_liger) {
+  const Tensor wide = eager::to(graph, logits, DType::kFp32);
+  if (!shape.has_last_tokens) {
+    return eager::scale(graph, uses_liger ? liger_cross_entropy(graph, wide, true)
+                                          : eager::cross_entropy(graph, wide, labels));
+  }
+  const std::int64_t tokens = shape.tokens - shape.sequences;
+  if (tokens == 0) {
+    return empty_loss(graph, wide);
+  }
+  Tensor rows = eager::slice(graph, wide, tokens * shape.vocab);
+  Tensor shifted = labels.viewed(tokens);
+  if (shape.sequences > 1) {
+    const InRow row(graph.tape, kTokensRow);
+    shifted = graph.make(tokens, DType::kInt64);
+  }
+  if (shape.sequences > 1) {
+    rows = eager::laid_out(graph, rows);
+  }
+  const Tensor losses = uses_liger ? liger_cross_entropy(graph, rows, true)
+                                   : eager::cross_entropy(graph, rows, shifted);
+  return eager::scale(graph, losses);
+}
+
+Tensor loss_per_token(Graph& graph, const Tensor& logits, const Tensor& labels,
+                      const HeadShape& shape, std::int64_t chunk) {
+  const Tensor losses = chunk > 0 ? chunked_cross_entropy(graph, logits, labels, shape.vocab, chunk)
+                                  : eager::cross_entropy(graph, logits, labels);
+  return eager::scale(graph, losses);
 }
 
 }  // namespace shardplan::huggingface

@@ -11,6 +11,7 @@ struct HeadShape {
   std::int64_t sequences = 0;
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
+  bool has_last_tokens = true;  // which predict none; else labels were shifted over all ranks
   bool scales_logits = false;
   bool caps_logits = false;
 };
@@ -35,5 +36,25 @@ eager::Tensor cut_cross_entropy(eager::Graph& graph, const eager::Tensor& hidden
 
 // Tokens of one of Liger's chunks.
 std::int64_t liger_chunk(const HeadShape& shape);
+
+// --- of the logits that the model returns ---
+
+// Liger's cross entropy writes the gradient over the logits as it makes the loss; a loss of each
+// token, `is_scaled`, multiplies it with that of the loss (ops/cross_entropy.py).
+eager::Tensor liger_cross_entropy(eager::Graph& graph, const eager::Tensor& logits, bool is_scaled);
+
+// The cross entropy of a copy of all logits in fp32, without the last of each sequence, by Liger's
+// kernel where that has taken PyTorch's place. Source: LLaMA-Factory ff6d4d1
+// src/llamafactory/v1/core/base_trainer.py compute_log_probs.
+eager::Tensor loss_again(eager::Graph& graph, const eager::Tensor& logits,
+                         const eager::Tensor& labels, const HeadShape& shape, bool uses_liger);
+
+// The cross entropy of each token of logits as they are. `chunk` tokens at a time, if any, are
+// worked on again in the backward pass, which writes their gradients over them. Source: ms-swift
+// 3602360 swift/trainers/utils.py per_token_loss_func_sp, swift/sequence_parallel/utils.py
+// ChunkedCrossEntropyLoss.
+eager::Tensor loss_per_token(eager::Graph& graph, const eager::Tensor& logits,
+                             const eager::Tensor& labels, const HeadShape& shape,
+                             std::int64_t chunk);
 
 }  // namespace shardplan::huggingface

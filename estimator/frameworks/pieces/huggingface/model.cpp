@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "estimator/frameworks/pieces/huggingface/labels.h"
-#include "estimator/frameworks/pieces/huggingface/loss.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/ledger/block_rows.h"
 
@@ -22,7 +21,8 @@ Sizes sizes_of(const Job& job, const Plan& plan) {
           .vocab = job.model.vocab,
           .head_dim = job.model.head_dim,
           .query_heads = s.query_heads,
-          .key_heads = s.key_value_heads};
+          .key_heads = s.key_value_heads,
+          .cp = plan.cp};
 }
 
 }  // namespace
@@ -42,6 +42,8 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
   compute_ = compute_dtype(plan);
   ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
   trains_all_ = job.adapters.rank == 0;
+  // The Trainer has use_cache False, as layers have that are computed again.
+  run_.cache = run_.recomputes || job.profile.loop == TrainerLoop::kTrainer ? nullptr : &cache_;
   layers_.resize(job.model.layers.size());
 }
 
@@ -101,9 +103,8 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   return hidden;
 }
 
-// ForCausalLMLoss: logits in fp32, labels shifted by padding. Logits are returned with the loss.
-Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
-  logits = head_product(hidden);
+Tensor CausalLm::all_logits(const Tensor& hidden) {
+  Tensor logits = head_product(hidden);
   logits = holder_.leave({ModuleGroup::Kind::kHead}, logits);
   if (class_.widens_logits) {
     logits = eager::to(graph_, logits, DType::kFp32);
@@ -114,6 +115,12 @@ Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& 
   if (job_.model.caps_logits) {
     logits = eager::soft_capped(graph_, std::move(logits));
   }
+  return logits;
+}
+
+// ForCausalLMLoss: logits in fp32, labels shifted by padding. Logits are returned with the loss.
+Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
+  logits = all_logits(hidden);
   const Tensor wide = eager::to(graph_, logits, DType::kFp32);
   Tensor shifted;
   {
@@ -121,24 +128,33 @@ Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& 
     const Tensor padded = graph_.make(labels.elements, DType::kInt64);
     shifted = graph_.make(labels.elements, DType::kInt64);
   }
-  return eager::scale(graph_, eager::cross_entropy(graph_, wide, shifted));
+  const bool has_liger_loss = job_.profile.head_loss == HeadLoss::kTwice && run_.uses_liger();
+  return eager::scale(graph_, has_liger_loss ? liger_cross_entropy(graph_, wide, false)
+                                             : eager::cross_entropy(graph_, wide, shifted));
+}
+
+HeadShape CausalLm::head_shape() const {
+  return {.tokens = sizes_.tokens,
+          .sequences = sizes_.tokens * sizes_.cp / sizes_.sequence,
+          .hidden = sizes_.hidden,
+          .vocab = sizes_.vocab,
+          .has_last_tokens = sizes_.cp == 1,
+          .scales_logits = class_.scales_logits,
+          .caps_logits = job_.model.caps_logits};
 }
 
 Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
   const InRow row(graph_.tape, kLogitsRow);
-  const HeadShape shape = {.tokens = sizes_.tokens,
-                           .sequences = sizes_.tokens / sizes_.sequence,
-                           .hidden = sizes_.hidden,
-                           .vocab = sizes_.vocab,
-                           .scales_logits = class_.scales_logits,
-                           .caps_logits = job_.model.caps_logits};
+  const HeadShape shape = head_shape();
   const bool is_liger = job_.profile.head_loss == HeadLoss::kFusedLinear;
   if (is_liger && class_.liger == LigerUse::kNone) {
     return stock_loss(hidden, labels, logits);
   }
   read_head();
   switch (job_.profile.head_loss) {
-    case HeadLoss::kStock: return stock_loss(hidden, labels, logits);
+    case HeadLoss::kStock:
+    case HeadLoss::kTwice: return stock_loss(hidden, labels, logits);
+    case HeadLoss::kPerToken: logits = all_logits(hidden); return {};
     case HeadLoss::kChunked: return chunked_loss(graph_, hidden, head().data, shape);
     case HeadLoss::kFusedLinear:
       return fused_linear_loss(graph_, hidden, head().data, shape,
@@ -148,35 +164,51 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
   return {};
 }
 
+Tensor CausalLm::loss_of_loop(const Tensor& logits, const Tensor& labels) {
+  const InRow row(graph_.tape, kLogitsRow);
+  return job_.profile.head_loss == HeadLoss::kTwice
+             ? loss_again(graph_, logits, labels, head_shape(), run_.uses_liger())
+             : loss_per_token(graph_, logits, labels, head_shape(), job_.profile.loss_chunk_tokens);
+}
+
 void CausalLm::drop_shared() {
   shared_ = {};
 }
 
+// A loss of the loop's own is taken of what the model returns, beside which the model's own loss
+// stays until then.
 Tensor CausalLm::forward() {
   const InRow tokens_row(graph_.tape, kTokensRow);
   graph_.tape.begin(MomentKind::kForward);
   const Tensor token_ids = graph_.make(sizes_.tokens, DType::kInt64);
   const Tensor labels = graph_.make(sizes_.tokens, DType::kInt64);
   Tensor logits;
-  Tensor sum = call_whole(token_ids, [&](const Tensor& ids) {
+  Tensor own_loss;
+  Tensor output = call_whole(token_ids, [&](const Tensor& ids) {
     const Tensor hidden = call_decoder(ids);
     graph_.tape.begin(MomentKind::kLossForward);
-    return loss(hidden, labels, logits);
+    Tensor sum = loss(hidden, labels, logits);
+    if (!loop_takes_loss()) {
+      return sum;
+    }
+    own_loss = std::move(sum);
+    return std::exchange(logits, {});
   });
-  sum = holder_.leave_model(sum);
+  output = holder_.leave_model(output);
   if (graph_.autocast) {
     graph_.end_autocast();
   }
-  if (graph_.autocast && logits.is_defined()) {  // convert_outputs_to_fp32
+  Tensor& returned = loop_takes_loss() ? output : logits;
+  if (graph_.autocast && returned.is_defined()) {  // convert_outputs_to_fp32
     const InRow row(graph_.tape, kLogitsRow);
-    logits = eager::to(graph_, logits, DType::kFp32);
+    returned = eager::to(graph_, returned, DType::kFp32);
   }
-  if (holder_.copies_outputs() && logits.is_defined()) {
+  if (holder_.copies_outputs() && returned.is_defined()) {
     const InRow row(graph_.tape, kLogitsRow);
-    logits = graph_.make(logits.elements, logits.dtype);
+    returned = eager::laid_out(graph_, returned);
   }
   holder_.end_forward();
-  return sum;
+  return loop_takes_loss() ? loss_of_loop(output, labels) : output;
 }
 
 void CausalLm::train(bool syncs, std::optional<DType> autocast) {
@@ -184,6 +216,7 @@ void CausalLm::train(bool syncs, std::optional<DType> autocast) {
   graph_.tape.enter_thread(false);
   graph_.autocast = autocast;
   const Tensor loss = forward();
+  cache_.clear();
   graph_.end_autocast();
   graph_.autocast.reset();
   graph_.tape.begin(MomentKind::kLossBackward);

@@ -13,6 +13,7 @@
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/frameworks/pieces/huggingface/layer.h"
+#include "estimator/frameworks/pieces/huggingface/loss.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::huggingface {
@@ -46,9 +47,17 @@ class CausalLm {
   void build_norm(Norm& norm, std::int64_t width);
   void build_layer(Layer& layer, std::size_t place);
   void build_experts(Layer& layer);
+  // Of all experts together.
+  void load_experts(Experts& experts, eager::Parameter& weights, eager::LinearShape shape);
   void load_end(eager::Parameter& table, bool has_copy);
   eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_; }
-  bool reads_head() const { return job_.profile.head_loss != HeadLoss::kStock; }
+  bool reads_head() const {
+    return job_.profile.head_loss != HeadLoss::kStock && !loop_takes_loss();
+  }
+  bool loop_takes_loss() const {
+    const HeadLoss kind = job_.profile.head_loss;
+    return kind == HeadLoss::kTwice || kind == HeadLoss::kPerToken;
+  }
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor embed(const eager::Tensor& token_ids);
   void call_rotary();
@@ -59,6 +68,9 @@ class CausalLm {
   void read_head();
   eager::Tensor with_gradient(const eager::Tensor& hidden);
   eager::Tensor decoder(const eager::Tensor& token_ids);
+  HeadShape head_shape() const;
+  eager::Tensor all_logits(const eager::Tensor& hidden);
+  eager::Tensor loss_of_loop(const eager::Tensor& logits, const eager::Tensor& labels);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);
   eager::Tensor loss(const eager::Tensor& hidden, const eager::Tensor& labels,
@@ -80,6 +92,7 @@ class CausalLm {
   std::vector<Layer> layers_;
   Norm final_norm_;
   SharedByLayer shared_;
+  eager::Tensors cache_;  // which the model returns with its outputs
 };
 
 }  // namespace shardplan::huggingface

@@ -7,13 +7,14 @@ namespace shardplan::huggingface {
 using eager::Module;
 using eager::Tensor;
 
-// enable_input_require_grads hooks into the embedding before others do.
+// enable_input_require_grads hooks into the embedding before most others do.
 Tensor CausalLm::embed(const Tensor& token_ids) {
   return eager::call_module(
       graph_, {&table_, "embed_tokens", {&table_}}, token_ids, [&](const Tensor& x) {
         const Tensor hidden = eager::embedding(graph_, x, table_.data,
                                                {.rows = sizes_.vocab, .width = sizes_.hidden});
-        return graph_.modules != nullptr ? with_gradient(hidden) : hidden;
+        const bool is_first = graph_.modules != nullptr && !graph_.modules->comes_first();
+        return is_first ? with_gradient(hidden) : hidden;
       });
 }
 

@@ -11,12 +11,15 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
                             bool has_bias) {
   linear.shape = shape;
   linear.quantized = job_.quantized;
-  linear.compute_dtype = compute_;
+  linear.compute_dtype = compute_ == DType::kBf16 ? job_.profile.quant_compute_dtype : compute_;
   if (linear.quantized.kind == Quantization::kNone) {
     holder_.load(linear.weight, kParametersRow, {shape.outputs, shape.inputs}, weights_,
                  trains_all_);
   } else {
-    load_quantized(graph_, holder_, linear, job_.profile.float_quant_storage);
+    const DType storage =
+        job_.profile.quant_compute_dtype == DType::kFp16 ? DType::kFp16 : DType::kBf16;
+    load_quantized(graph_, holder_, linear,
+                   job_.profile.float_quant_storage ? std::optional(storage) : std::nullopt);
   }
   if (has_bias) {
     holder_.load(linear.bias, kParametersRow, {shape.outputs, 1}, weights_, trains_all_);
@@ -26,7 +29,7 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, eager::LinearShap
     linear.dropout = job_.adapters.dropout;
     holder_.load(linear.a, kAdapterRow, {linear.rank, shape.inputs}, job_.adapters.dtype, true);
     holder_.load(linear.b, kAdapterRow, {shape.outputs, linear.rank}, job_.adapters.dtype, true);
-    linear.adapter_dtype = holder_.flattens() ? linear.a.dtype : linear.a.data.dtype;
+    linear.adapter_dtype = holder_.shows_shards() ? linear.a.dtype : linear.a.data.dtype;
     if (job_.adapters.decomposes_weights) {
       holder_.load(linear.magnitude, kAdapterRow, {shape.outputs, 1}, job_.adapters.dtype, true);
     }
@@ -61,6 +64,21 @@ void CausalLm::build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias) {
   }
 }
 
+void CausalLm::load_experts(Experts& experts, Parameter& weights, eager::LinearShape shape) {
+  const std::int64_t elements = shape.inputs * shape.outputs;
+  if (!job_.profile.quantizes_experts || job_.quantized.kind == Quantization::kNone) {
+    const std::int64_t num_experts = job_.model.moe.num_experts;
+    return holder_.load(weights, kParametersRow, {num_experts, elements / num_experts}, weights_,
+                        trains_all_);
+  }
+  const eager::InRow row(graph_.tape, kQuantizedRow);
+  for (const std::int64_t bytes : quantized_bytes(job_.quantized, shape)) {
+    experts.packed.push_back(graph_.make(bytes, DType::kBool));
+  }
+  weights.data.elements = elements;
+  weights.data.dtype = weights_;
+}
+
 void CausalLm::build_experts(Layer& layer) {
   const MoeSpec& moe = job_.model.moe;
   const std::int64_t wide = (job_.model.gated_ffn ? 2 : 1) * moe.expert_ffn;
@@ -68,8 +86,10 @@ void CausalLm::build_experts(Layer& layer) {
   const auto load_rows = [&](Parameter& parameter, std::int64_t columns) {
     holder_.load(parameter, kParametersRow, {moe.num_experts, columns}, weights_, trains_all_);
   };
-  load_rows(experts.gate_up, sizes_.hidden * wide);
-  load_rows(experts.down, sizes_.hidden * moe.expert_ffn);
+  load_experts(experts, experts.gate_up,
+               {.inputs = sizes_.hidden, .outputs = moe.num_experts * wide});
+  load_experts(experts, experts.down,
+               {.inputs = moe.expert_ffn, .outputs = moe.num_experts * sizes_.hidden});
   load_rows(experts.router, sizes_.hidden);
   if (moe.biased_experts) {
     load_rows(experts.gate_up_bias, wide);

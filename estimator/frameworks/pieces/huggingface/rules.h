@@ -126,4 +126,57 @@ inline constexpr ValidityRule kQuantizedNeedsAdapters = {
                  " of weights that are to be trained; valid: with adapters, or no quantization";
         }};
 
+// Latent attention, sinks and layers without attention are not divided by heads here.
+inline bool exchanges_heads(const ModelSpec& model) {
+  return !model.is_mla() && std::ranges::all_of(model.layers, [](const LayerSpec& layer) {
+    return layer.mixer == MixerKind::kAttention && !layer.has_sinks;
+  });
+}
+
+// Ring attention keeps partial outputs in fp32 beside buffers of keys and values, whose number its
+// implementations differ in; nor are latent attention's heads exchanged.
+inline constexpr ValidityRule kUlyssesOnly = {
+    .name = "unsupported: cp_method",
+    .reads = {PlanField::kCp, PlanField::kCpMethod},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.cp > 1 && (plan.cp_method != CpMethod::kA2a || !exchanges_heads(job.model));
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return plan.cp_method != CpMethod::kA2a
+                     ? not_modelled(job, "cp_method", name_of(plan.cp_method),
+                                    "a2a (Ulysses), or cp 1")
+                     : not_modelled(
+                           job, "cp",
+                           number_text(plan.cp) + " without plain attention in every layer", "1");
+        }};
+
+// Losses that look for the last token of each sequence, which one rank of a group alone has.
+inline constexpr ValidityRule kSequencesOfGroups = {
+    .name = "unsupported: head_loss",
+    .reads = {PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const HeadLoss kind = job.profile.head_loss;
+          return plan.cp > 1 && (kind == HeadLoss::kChunked || kind == HeadLoss::kFusedLinear);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(
+              job, "head_loss",
+              std::string(name_of(job.profile.head_loss)) + " with cp " + number_text(plan.cp),
+              "stock, per_token, twice or cut_cross_entropy, or cp 1");
+        }};
+
+inline constexpr ValidityRule kSequenceByRanks = {
+    .name = "sequence_divisible_by_ulysses_ranks",
+    .reads = {PlanField::kCp},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return plan.cp > 1 && job.sequence_length % plan.cp != 0; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_divisible("sequence_length", job.sequence_length, "cp", plan.cp);
+        }};
+
 }  // namespace shardplan::huggingface

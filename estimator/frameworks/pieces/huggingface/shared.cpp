@@ -41,7 +41,7 @@ Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType d
   // Positions of each sequence are its own where they begin anew.
   const ModelClass& family = class_of(job.model);
   const bool is_by_sequence = job.profile.packed_sequences || family.has_rotary_by_sequence;
-  const std::int64_t positions = is_by_sequence ? sizes.tokens : sizes.sequence;
+  const std::int64_t positions = (is_by_sequence ? sizes.tokens : sizes.sequence) / sizes.ranks;
   return make_rotary(graph, family.rotary, positions * rotary_width(job.model), dtype);
 }
 

@@ -3,57 +3,13 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <map>
 #include <string_view>
 
-#include "estimator/frameworks/transformers/trainer.h"
+#include "tests/estimator/frameworks/transformers/played_bytes.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 
 namespace shardplan::transformers {
 namespace {
-
-// Bytes that a row has at the fullest instant of a phase.
-std::int64_t held_bytes(const Job& job, const Plan& plan, Phase phase, std::string_view name) {
-  std::int64_t bytes = 0;
-  for (const StateRow& row : state_of_stage(job, plan).rows) {
-    bytes += row.name == name && row.is_alive(phase) ? row.total_bytes() : 0;
-  }
-  return bytes;
-}
-
-// The most bytes that a row has at any instant of a kind of moment, of tensors as they were asked
-// for.
-std::int64_t most_bytes(const Job& job, const Plan& plan, MomentKind moment,
-                        std::string_view name) {
-  const PlayedRun run = trainer_run(job, plan, 2);
-  std::map<std::int64_t, std::int64_t> bytes_of_tensor;
-  std::int64_t held = 0;
-  std::int64_t most = 0;
-  std::size_t next_moment = 0;
-  std::size_t label = 0;
-  MomentKind now = MomentKind::kStartUp;
-  for (std::size_t i = 0; i < run.events.size(); ++i) {
-    const AllocationEvent& event = run.events[i];
-    while (next_moment < run.moments.size() &&
-           run.moments[next_moment].event <= static_cast<std::int64_t>(i)) {
-      now = run.moments[next_moment++].moment;
-    }
-    if (event.bytes > 0) {
-      while (label + 1 < run.labels.size() && run.labels[label + 1].after_id < event.id) {
-        ++label;
-      }
-      bytes_of_tensor[event.id] = run.labels[label].label->name == name ? event.bytes : 0;
-    }
-    held += event.bytes > 0 ? bytes_of_tensor[event.id] : -bytes_of_tensor[event.id];
-    most = now == moment ? std::max(most, held) : most;
-  }
-  return most;
-}
-
-std::int64_t idle_bytes(const Job& job, const Plan& plan, std::string_view name) {
-  return held_bytes(job, plan, Phase::kIdle, name);
-}
 
 TEST_CASE("one GPU holds weights, and two moments in their type") {
   for (const DType dtype : {DType::kBf16, DType::kFp32}) {
@@ -122,10 +78,6 @@ TEST_CASE("FSDP2 shards fp32 parameters, and gathers groups in bf16") {
   }
   CHECK(held_bytes(job, trainer_plan(2), Phase::kForward, "parameters.gathered") ==
         2 * kSmallModel);
-}
-
-std::int64_t peak_of(const Job& job, const Plan& plan, MomentKind moment) {
-  return state_of_stage(job, plan).played->moments[static_cast<std::size_t>(moment)];
 }
 
 // Behind the first microbatch every gradient is there in bf16, whole, however many ranks there are.

@@ -1,0 +1,109 @@
+#include "data/arguments/trainer_parallel.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "data/read/json_message.h"
+
+namespace shardplan {
+namespace {
+
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+
+// The setting that divides sequences by Ulysses' exchanges, by project; nullptr: none does.
+// LLaMA-Factory ff6d4d1 src/llamafactory/v1/config/training_args.py; ms-swift 3602360
+// swift/arguments; accelerate 1.15 utils/dataclasses.py ParallelismConfig (sp, under DeepSpeed).
+const char* ulysses_setting(const TrainerFile& trainer) {
+  constexpr const char* kOfLauncher = "accelerate.parallelism_config.parallelism_config_sp_size";
+  const char* own = nullptr;
+  if (trainer.defaults.project == TrainerProject::kFactoryV1) {
+    own = "cp_size";
+  } else if (trainer.defaults.project == TrainerProject::kSwift) {
+    own = "sequence_parallel_size";
+  }
+  return own != nullptr && trainer.arguments.has(own) ? own : kOfLauncher;
+}
+
+// Of other methods and projects: ring attention, and what no reading of the plan has.
+void refuse_others(const TrainerFile& trainer, RunReading& run) {
+  constexpr std::array<std::pair<const char*, TrainerProject>, 2> kOwners = {{
+      {"cp_size", TrainerProject::kFactoryV1},
+      {"sequence_parallel_size", TrainerProject::kSwift},
+  }};
+  for (const auto& [name, owner] : kOwners) {
+    if (trainer.defaults.project != owner &&
+        trainer.arguments.integer_or(name, 1, 1, kMaxRanks) > 1) {
+      refuse(run, shown_setting(trainer.arguments, name) +
+                      ": sequences, layers or weights divided over ranks");
+    }
+  }
+  if (trainer.defaults.project == TrainerProject::kFactoryV1 && sequence_ranks(trainer) > 1 &&
+      trainer.arguments.text_or("dist_config.name", "") == "deepspeed") {
+    refuse(run, shown_setting(trainer.arguments, "cp_size") +
+                    " under DeepSpeed, where LLaMA-Factory's version 1 divides no sequences; "
+                    "dist_config.name fsdp2 does");
+  }
+  const std::string mode = trainer.arguments.text_or("cp_mode", "ulysses");
+  if (mode != "ulysses") {
+    refuse(run, shown_setting(trainer.arguments, "cp_mode") + ": ulysses is described");
+  }
+}
+
+// ms-swift divides heads of keys and values as far as they go, the rest by ring attention
+// (swift/sequence_parallel/sequence_parallel.py, _init_device_mesh).
+void check_heads(const TrainerFile& trainer, std::int64_t ranks, RunReading& run) {
+  const std::int64_t heads = run.job.model.num_kv_heads;
+  if (trainer.defaults.project == TrainerProject::kSwift && heads > 0 &&
+      std::gcd(heads, ranks) != ranks) {
+    refuse(run, "sequence_parallel_size " + std::to_string(ranks) + " of a model with " +
+                    std::to_string(heads) +
+                    " heads of keys and values: ring attention between groups of " +
+                    std::to_string(std::gcd(heads, ranks)) +
+                    ", whose buffers are not described; a divisor of the heads is");
+  }
+}
+
+// Without FSDP2 replicas are what data parallelism has anyway.
+std::int64_t replicas_of(const TrainerFile& trainer) {
+  for (const char* const name :
+       {"mp_replicate_size", "dp_replicate_size",
+        "accelerate.parallelism_config.parallelism_config_dp_replicate_size"}) {
+    if (trainer.arguments.has(name)) {
+      return trainer.arguments.integer_or(name, 1, 1, kMaxRanks);
+    }
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::int64_t sequence_ranks(const TrainerFile& trainer) {
+  return trainer.arguments.integer_or(ulysses_setting(trainer), 1, 1, kMaxRanks);
+}
+
+void read_parallelism(const TrainerFile& trainer, std::int64_t ranks, RunReading& run) {
+  refuse_others(trainer, run);
+  run.plan.cp = sequence_ranks(trainer);
+  run.plan.cp_method = CpMethod::kA2a;
+  run.plan.dp = std::max<std::int64_t>(1, ranks / run.plan.cp);
+  if (run.plan.zero > 0) {
+    run.plan.dp_replicate = replicas_of(trainer);
+  }
+  if (run.plan.cp > 1) {
+    check_heads(trainer, run.plan.cp, run);
+  }
+}
+
+// swift/trainers/utils.py, per_token_loss_func_sp.
+void read_loss_chunk(const RunSettings& settings, const TrainerFile& trainer, RunReading& run,
+                     const Library& library) {
+  const auto found =
+      std::ranges::find(settings.environment, "CELOSS_PARALLEL_SIZE", &Setting::name);
+  if (sequence_ranks(trainer) > 1 && found != settings.environment.end() &&
+      !found->values.empty()) {
+    want(run, "loss_chunk_tokens", found->values.front(), library);
+  }
+}
+
+}  // namespace shardplan

@@ -1,0 +1,202 @@
+#include "estimator/frameworks/pieces/huggingface/layer_attention.h"
+
+#include <utility>
+
+#include "estimator/frameworks/pieces/eager/liger.h"
+#include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/huggingface/fused_adapters.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/sink_attention.h"
+
+namespace shardplan::huggingface {
+
+using eager::InRow;
+using eager::Tensor;
+using eager::Tensors;
+
+namespace {
+
+bool has_rotary(const LayerRun& run, std::size_t place) {
+  return run.job.model.layers[place].has_rotary;
+}
+
+bool takes_liger_rotary(const LayerRun& run) {
+  return run.uses_liger() && run.family.liger != LigerUse::kNoRotary;
+}
+
+// Queries that were put together have their heads in front of tokens, and so has the output of
+// the fused kernels.
+bool lays_out_heads(const LayerRun& run, std::size_t place) {
+  return !is_eager_attention(run.job) && has_rotary(run, place) && !takes_liger_rotary(run) &&
+         run.family.rotary != RotaryKind::kHalves && !casts_heads(run.family.rotary);
+}
+
+Tensor liger_turned(const LayerRun& run, const Rotary& rotary, const Tensor& input) {
+  const Tensor rows = run.family.has_one_qkv ? eager::laid_out(run.graph, input) : input;
+  return eager::liger_rotate(run.graph, rows, rotary.cosines, rotary.sines);
+}
+
+void turn(const LayerRun& run, std::size_t place, const Rotary& rotary, Heads& heads) {
+  if (!has_rotary(run, place) || run.fuses_norm_rotary()) {
+    return;
+  }
+  if (takes_liger_rotary(run)) {  // of contiguous rows
+    Tensor query = liger_turned(run, rotary, heads.query);
+    heads.key = liger_turned(run, rotary, heads.key);
+    heads.query = std::move(query);
+    return;
+  }
+  const Rotary tables = of_layer(run.graph, run.family.rotary, rotary);
+  const Heads given = heads;
+  if (run.family.rotary == RotaryKind::kWide) {
+    heads.query = eager::to(run.graph, heads.query, DType::kFp32);
+    heads.key = eager::to(run.graph, heads.key, DType::kFp32);
+  }
+  const auto turned = [&](const Tensor& input) {
+    const std::int64_t part = input.elements / run.sizes.head_dim * rotary_width(run.job.model);
+    return rotate(run.graph, run.family.rotary, input, part, tables);
+  };
+  Tensor query = turned(heads.query);
+  heads.key = turned(heads.key);
+  heads.query = std::move(query);
+  if (casts_heads(run.family.rotary)) {
+    heads.query = eager::to(run.graph, heads.query, given.query.dtype);
+    heads.key = eager::to(run.graph, heads.key, given.key.dtype);
+  }
+}
+
+// The query projection makes the gate, too: views of both, of which the gate is copied.
+Heads gated_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
+  const Tensor rows = project(run.graph, layer.query, input);
+  const eager::Tensors parts = eager::split(run.graph, rows, rows.elements / 2);
+  Heads heads;
+  heads.gate = eager::laid_out(run.graph, parts[1]);
+  heads.query = apply_norm(run, layer.query_norm, parts[0], true);
+  const Tensor key = eager::copied_back(run.graph, project(run.graph, layer.key, input));
+  heads.key = apply_norm(run, layer.key_norm, key, true);
+  heads.value = project(run.graph, layer.value, input);
+  return heads;
+}
+
+Heads projected_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
+  if (run.family.has_one_qkv) {
+    const Tensor all = project(run.graph, layer.query_key_value, input);
+    const std::int64_t of_head = run.sizes.tokens * run.sizes.head_dim;
+    const auto part = [&](std::int64_t heads) {
+      return eager::copied_back(run.graph, eager::slice(run.graph, all, of_head * heads));
+    };
+    Heads heads;
+    heads.query = part(run.sizes.query_heads);
+    heads.key = part(run.sizes.key_heads);
+    heads.value = eager::slice(run.graph, all, of_head * run.sizes.key_heads);
+    return heads;
+  }
+  using enum HeadNorms;
+  const ModelSpec& model = run.job.model;
+  const auto normed = [&](Norm& norm, const Tensor& heads, bool is_here) {
+    return is_here ? apply_norm(run, norm, heads, true) : heads;
+  };
+  const auto normed_heads = [&](Norm& norm, const Tensor& heads, HeadNorms place) {
+    const bool is_of_heads = model.qk_norm && !model.norms_all_heads;
+    return normed(norm, heads, is_of_heads && run.family.head_norms == place);
+  };
+  // Rows become heads in front of tokens.
+  const auto project_heads = [&](Linear& linear, Norm& norm) {
+    const Tensor rows =
+        normed(norm, project(run.graph, linear, input), model.qk_norm && model.norms_all_heads);
+    return normed_heads(norm, eager::copied_back(run.graph, rows), kByProjection);
+  };
+  Heads heads;
+  if (run.fuses_adapters() && have_adapters({&layer.query, &layer.key, &layer.value})) {
+    Tensors outputs = fused_projections(run.graph, {&layer.query, &layer.key, &layer.value}, input);
+    heads.query = normed_heads(layer.query_norm, eager::copied_back(run.graph, outputs[0]),
+                               run.family.head_norms);
+    heads.key = normed_heads(layer.key_norm, eager::copied_back(run.graph, outputs[1]),
+                             run.family.head_norms);
+    heads.value = std::move(outputs[2]);
+    return heads;
+  }
+  heads.query = project_heads(layer.query, layer.query_norm);
+  heads.key = project_heads(layer.key, layer.key_norm);
+  heads.value = project(run.graph, layer.value, input);
+  heads.query = normed_heads(layer.query_norm, heads.query, kBehindProjections);
+  heads.key = normed_heads(layer.key_norm, heads.key, kBehindProjections);
+  return heads;
+}
+
+Heads heads_of(const LayerRun& run, Layer& layer, std::size_t place, const Rotary& rotary,
+               const Tensor& input) {
+  if (run.job.model.is_mla()) {
+    return latent_heads(run.graph, layer.latent, layer.query, input, rotary,
+                        {.tokens = run.sizes.tokens,
+                         .heads = run.sizes.query_heads,
+                         .widths = run.job.model.mla,
+                         .rotary = run.family.rotary});
+  }
+  const bool has_gate = run.job.model.attention_gate == AttentionGate::kPerElement;
+  Heads heads = has_gate ? gated_heads(run, layer, input) : projected_heads(run, layer, input);
+  turn(run, place, rotary, heads);
+  if (run.job.model.qk_norm && run.family.head_norms == HeadNorms::kBehindRotary) {
+    heads.query = apply_norm(run, layer.query_norm, heads.query, true);
+    heads.key = apply_norm(run, layer.key_norm, heads.key, true);
+  }
+  return heads;
+}
+
+// A cache puts keys and values behind those that it has, which are none (cache_utils.py
+// DynamicLayer.update).
+void cached(const LayerRun& run, Tensor& heads) {
+  heads = eager::laid_out(run.graph, heads);
+  run.cache->push_back(heads.detached());
+}
+
+Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, const Tensor& mask) {
+  const auto& [query, key, value, gate] = heads;
+  const AttentionSizes sizes = run.attention_sizes();
+  if (layer.sinks.data.is_defined()) {
+    return sink_attention(run.graph, query, key, value, mask, layer.sinks.data, sizes);
+  }
+  return is_eager_attention(run.job)
+             ? eager_attention(run.graph, query, key, value, mask, sizes)
+             : scaled_dot_product(run.graph, query, key, value, mask, sizes);
+}
+
+Tensor attention_output(const LayerRun& run, Layer& layer, std::size_t place, const Shared& shared,
+                        const Tensor& input) {
+  const InRow row(run.graph.tape, kAttentionRow);
+  Heads heads = heads_of(run, layer, place, shared.rotary, input);
+  if (run.cache != nullptr) {
+    cached(run, heads.key);
+    cached(run, heads.value);
+  }
+  const bool is_divided = run.sizes.cp > 1;
+  if (is_divided) {
+    for (Tensor* each : {&heads.query, &heads.key, &heads.value}) {
+      *each = exchanged(run.graph, *each);
+    }
+  }
+  Tensor output = attended(run, layer, heads, shared.mask);
+  if (is_divided) {
+    output = exchanged(run.graph, output);
+  }
+  if (lays_out_heads(run, place)) {
+    output = eager::laid_out(run.graph, output);
+  }
+  if (heads.gate.is_defined()) {
+    output = eager::multiply(run.graph, output, eager::sigmoid(run.graph, heads.gate));
+  }
+  return run.fuses_adapters() && layer.output.rank > 0
+             ? fused_projections(run.graph, {&layer.output}, output).front()
+             : project(run.graph, layer.output, output);
+}
+
+}  // namespace
+
+Tensor attention(const LayerRun& run, Layer& layer, std::size_t place, const Shared& shared,
+                 const Tensor& input) {
+  return eager::call_module(run.graph, {&layer, "self_attn", {}}, input, [&](const Tensor& x) {
+    return attention_output(run, layer, place, shared, x);
+  });
+}
+
+}  // namespace shardplan::huggingface
