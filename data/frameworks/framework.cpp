@@ -158,6 +158,7 @@ ProfileFile read_profile(const Library& library, const std::string& framework) {
   ProfileFile result;
   if (reader.has("base")) {
     result = read_base(reader, library);
+    result.profile.name = reader.string_or("name", result.profile.name);
   } else {
     result.profile.name = reader.string("name");
     set_framework(result.profile, read_memory_model(reader));
@@ -212,6 +213,43 @@ JsonValue value_of_word(const ProfileOption& option, const std::string& word) {
 
 }  // namespace
 
+namespace {
+
+// Frameworks without a profile of their own, and what comes nearest to them.
+struct Nearest {
+  std::string_view name;
+  std::string_view framework;
+};
+constexpr std::string_view kTrainer =
+    "transformers or deepspeed, which it trains by, or --from its configuration";
+constexpr std::array kNearest = std::to_array<Nearest>({
+    {.name = "accelerate", .framework = kTrainer},
+    {.name = "axolotl", .framework = kTrainer},
+    {.name = "ddp", .framework = "pytorch with --zero 0"},
+    {.name = "fsdp", .framework = "pytorch with --zero 3"},
+    {.name = "horovod",
+     .framework = "pytorch with --zero 0, which comes nearest: Horovod sums whole gradients as "
+                  "DistributedDataParallel does"},
+    {.name = "jax",
+     .framework = "native or torchtitan, which come nearest: what XLA keeps is not described"},
+    {.name = "lightning",
+     .framework = "pytorch, which comes nearest: its strategies are DDP and FSDP"},
+    {.name = "llamafactory", .framework = kTrainer},
+    {.name = "ms-swift", .framework = kTrainer},
+    {.name = "tensorflow",
+     .framework = "pytorch, which comes nearest for a model of the same sizes: what TensorFlow "
+                  "keeps is not described"},
+    {.name = "trl", .framework = kTrainer},
+});
+
+std::string nearest_to(const std::string& name) {
+  const auto* const found = std::ranges::find(
+      kNearest, in_lower_case(name), [](const Nearest& each) { return std::string(each.name); });
+  return found == kNearest.end() ? "" : std::string(found->framework);
+}
+
+}  // namespace
+
 std::string Library::key_of(const FrameworkProfile& profile) const {
   const std::string versioned = profile.name + "@" + profile.version;
   return known_framework(versioned) ? versioned : profile.name;
@@ -223,9 +261,12 @@ bool Library::known_framework(const std::string& name) const {
 
 FrameworkProfile Library::framework(const std::string& name, const std::string& where) const {
   if (!known_framework(name)) {
+    const std::string nearest = nearest_to(name);
     throw InputError((where.empty() ? "framework: " : where) + "found \"" +
-                     shown(name, Encoding::kUnchecked) + "\", expected one of " +
-                     joined(framework_names()) + suggestion(name, framework_names()));
+                     shown(name, Encoding::kUnchecked) + "\", expected " +
+                     (nearest.empty() ? "one of " + joined(framework_names()) +
+                                            suggestion(name, framework_names())
+                                      : nearest));
   }
   return profile(name).profile;
 }

@@ -21,12 +21,13 @@ FrameworkProfile with_options(const std::string& framework, const std::string& j
 
 }  // namespace
 
-TEST_CASE("eight profiles are shipped, two in three versions, each with version and row tables") {
+TEST_CASE("nine profiles are shipped, two in three versions, each with version and row tables") {
   const Library library;
   CHECK(library.framework_names() ==
         std::vector<std::string>{"deepspeed", "deepspeed@0.16.9", "deepspeed@0.19.5", "fujii2024",
                                  "megatron-core-local", "megatron", "nanotron", "nanotron@v0.4",
-                                 "nanotron@v0.5-dev", "native", "torchtitan", "transformers"});
+                                 "nanotron@v0.5-dev", "native", "pytorch", "torchtitan",
+                                 "transformers"});
   CHECK(library.framework("megatron").version == "core_v0.16.1");
   CHECK(library.framework("megatron").memory_model == MemoryModel::kMegatron);
   CHECK(library.framework("native").version == "0.1");
@@ -214,11 +215,28 @@ TEST_CASE("wrong options are refused with what the profile knows") {
         "option vocab_multiple: found \"\", expected an integer from 1 to 1048576");
 }
 
+TEST_CASE("a plain script of PyTorch has the Trainer's model, and options, without the Trainer") {
+  const Library library;
+  FrameworkProfile profile = library.framework("pytorch");
+  CHECK(profile.memory_model == MemoryModel::kTransformers);
+  CHECK(profile.loop == TrainerLoop::kScript);
+  CHECK(profile.fsdp_ends == FsdpEnds::kRoot);
+  apply_option(profile, "fsdp_reduce_dtype", "bf16", library);
+  CHECK(profile.fsdp_reduce_dtype == DType::kBf16);
+  CHECK(library.framework("transformers").loop == TrainerLoop::kTrainer);
+}
+
 TEST_CASE("an unknown framework is refused with the ones that are known") {
   CHECK(message_of([] { Library().framework("megatrn"); }) ==
         "framework: found \"megatrn\", expected one of deepspeed, deepspeed@0.16.9, "
         "deepspeed@0.19.5, fujii2024, megatron-core-local, megatron, nanotron, nanotron@v0.4, "
-        "nanotron@v0.5-dev, native, torchtitan, transformers; did you mean \"megatron\"?");
+        "nanotron@v0.5-dev, native, pytorch, torchtitan, transformers; did you mean \"megatron\"?");
+  CHECK(
+      message_of([] { Library().framework("Horovod"); }) ==
+      "framework: found \"Horovod\", expected pytorch with --zero 0, which comes nearest: Horovod "
+      "sums whole gradients as DistributedDataParallel does");
+  CHECK(message_of([] { Library().framework("trl"); }).find("--from its configuration") !=
+        std::string::npos);
   CHECK_FALSE(Library().known_framework("other-trainer"));
   CHECK_FALSE(Library().known_framework("../frameworks/megatron"));
 }
