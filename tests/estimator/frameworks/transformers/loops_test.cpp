@@ -161,5 +161,46 @@ TEST_CASE("Moonshot's Muon gathers a sharded matrix, and its AdamW is not fused"
         alone + 4 * 512 * 1024 / 2 - 2 * 512 * 1024 / 2);
 }
 
+// Of a layer of adapters of rank 8: A and B in bf16 of every one, gate and up of 1,024 a token.
+TEST_CASE("axolotl's functions keep matrices of adapters and of the FFN gate and up") {
+  Job job = small_trainer_job(1);
+  job.adapters = adapters_on_all(8);
+  job.profile.adapter_kernels = true;
+  const auto kept = [&](const char* name) {
+    return most_bytes(job, trainer_plan(0), MomentKind::kLossForward, name);
+  };
+  CHECK(kept("adapter.activations") == 2 * 2 * kAdapters);
+  CHECK(kept("layer.ffn") == 2 * 2 * 2 * 1024 * kTokens);
+}
+
+TEST_CASE("axolotl's kernel of head norms and rotation keeps less than both") {
+  Job job = small_trainer_job(1);
+  job.model.family = "qwen3";
+  job.model.qk_norm = true;
+  const std::int64_t apart = peak_of(job, trainer_plan(0), MomentKind::kLossForward);
+  job.profile.fused_norm_rotary = true;
+  CHECK(peak_of(job, trainer_plan(0), MomentKind::kLossForward) < apart);
+}
+
+// Half a byte an element, an fp32 scale of every 64, and the code of 16 fp32 values.
+TEST_CASE("experts that are quantized are packed, and unpacked whole as their layer runs") {
+  constexpr std::int64_t kGateUp = 8 * 2 * 512 * 512;
+  constexpr std::int64_t kDown = 8 * 512 * 512;
+  constexpr std::int64_t kPacked = (kGateUp + kDown) / 2 + 4 * (kGateUp + kDown) / 64 + 2 * 16 * 4;
+  Job job = small_trainer_job(1);
+  job.model.family = "qwen3_moe";
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 512};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  job.adapters = {.rank = 8, .targets = {true, true, true, true}};
+  job.quantized.kind = Quantization::kNf4;
+  const Plan plan = recomputing(0);
+  const std::int64_t packed = idle_bytes(job, plan, "parameters.quantized");
+  const std::int64_t whole = idle_bytes(job, plan, "parameters");
+  job.profile.quantizes_experts = true;
+  CHECK(idle_bytes(job, plan, "parameters.quantized") == packed + 2 * kPacked);
+  CHECK(idle_bytes(job, plan, "parameters") == whole - 2 * 2 * (kGateUp + kDown));
+  CHECK(most_bytes(job, plan, MomentKind::kReplay, "weights_dequantized") >= 2 * (kGateUp + kDown));
+}
+
 }  // namespace
 }  // namespace shardplan::transformers
