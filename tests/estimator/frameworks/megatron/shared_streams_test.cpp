@@ -75,13 +75,15 @@ TEST_CASE("with sequence parallelism shared experts keep the input that was gath
 }
 
 // examples/megatron/moe/moe.sh of ms-swift 4.6 states 57 GiB a GPU: 13 and 11 layers of
-// Qwen1.5-MoE on two stages.
+// Qwen1.5-MoE on two stages, with expandable segments.
 TEST_CASE("an example of ms-swift uses what its shared experts' streams add up to") {
   Job job = shared_job("qwen1.5-moe-a2.7b");
   job.profile.overlap_grad_reduce = true;
   job.profile.overlap_param_gather = true;
   job.profile.cross_entropy = CrossEntropyKind::kNativeFused;
   job.profile.attention_backend = AttentionBackend::kFlash;
+  job.profile.attention_mask = false;
+  job.profile.allocator = AllocatorKind::kCachingExpandable;
   Plan plan = {.ep = 4, .pp = 2, .zero = 1, .schedule = Schedule::k1F1B};
   plan.layers_per_chunk = {13, 11};
   plan.recompute.granularity = RecomputeGranularity::kFull;
