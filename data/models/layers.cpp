@@ -2,6 +2,7 @@
 // modeling_<family>.py.
 #include "data/models/layers.h"
 
+#include "data/models/config.h"
 #include "data/models/config_keys.h"
 
 namespace shardplan {
@@ -59,6 +60,27 @@ void put_windows(ConfigReading& reading, std::int64_t window, std::int64_t patte
     if ((i + 1) % pattern != 0) {
       reading.model.layers[static_cast<std::size_t>(i)].attention_window = window;
     }
+  }
+}
+
+// Layers without a window know no positions, where there is a window at all; sliding_window_pattern
+// may be letters, "LLLG", beside layer_types.
+void read_windows_with_positions(ConfigReading& reading) {
+  ObjectReader& fields = reading.fields;
+  const std::string_view key = "sliding_window_pattern";
+  const std::int64_t window = window_or(reading, "sliding_window", reading.family.window);
+  const bool has_letters = fields.has(key) && fields.value(key).kind == JsonKind::kString;
+  const std::int64_t pattern =
+      has_letters ? std::ssize(fields.string(key))
+                  : integer_or_null(reading, key, 1, reading.family.window_pattern, kMaxLayers);
+  if (window > 0 && !read_layer_types(reading, {.sliding = window})) {
+    put_windows(reading, window, pattern);
+  }
+  if (window == 0) {
+    fields.ignore("layer_types");
+  }
+  for (LayerSpec& layer : reading.model.layers) {
+    layer.has_rotary = window == 0 || layer.attention_window > 0;
   }
 }
 

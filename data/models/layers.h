@@ -13,6 +13,7 @@ void read_windows_of_layer_types(ConfigReading& reading);
 void read_windows_by_pattern(ConfigReading& reading);
 // The window in all layers but every pattern-th.
 void put_windows(ConfigReading& reading, std::int64_t window, std::int64_t pattern);
+void read_windows_with_positions(ConfigReading& reading);
 void read_rotary_layers(ConfigReading& reading);
 void read_chunks(ConfigReading& reading);
 

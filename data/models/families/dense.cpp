@@ -131,27 +131,6 @@ void read_cohere2_windows(ConfigReading& reading) {
   for (LayerSpec& layer : reading.model.layers) { layer.has_rotary = layer.attention_window > 0; }
 }
 
-// Likewise where there is a window at all; sliding_window_pattern may be letters, "LLLG", beside
-// layer_types.
-void read_exaone4_windows(ConfigReading& reading) {
-  ObjectReader& fields = reading.fields;
-  const std::string_view key = "sliding_window_pattern";
-  const std::int64_t window = window_or(reading, "sliding_window", reading.family.window);
-  const bool has_letters = fields.has(key) && fields.value(key).kind == JsonKind::kString;
-  const std::int64_t pattern =
-      has_letters ? std::ssize(fields.string(key))
-                  : integer_or_null(reading, key, 1, reading.family.window_pattern, kMaxLayers);
-  if (window > 0 && !read_layer_types(reading, {.sliding = window})) {
-    put_windows(reading, window, pattern);
-  }
-  if (window == 0) {
-    fields.ignore("layer_types");
-  }
-  for (LayerSpec& layer : reading.model.layers) {
-    layer.has_rotary = window == 0 || layer.attention_window > 0;
-  }
-}
-
 // All layers have the window unless layer_types says otherwise.
 void read_ministral_windows(ConfigReading& reading) {
   const std::int64_t window = window_or(reading, "sliding_window", reading.family.window);
@@ -168,6 +147,11 @@ void read_minicpm_experts(ConfigReading& reading) {
   if (is_given(reading, "num_experts")) {
     read_mixtral_experts(reading);
   }
+}
+
+// LayerNorms without weight and bias.
+void read_olmo_parts(ConfigReading& reading) {
+  reading.model.norm_weights = false;
 }
 
 // As Qwen2 with a width of heads: a module of multi-token prediction beside it.
@@ -239,7 +223,7 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .window_pattern = 4,
      .qk_norm = true,
      .norms_after = true,
-     .read_windows = read_exaone4_windows},
+     .read_windows = read_windows_with_positions},
     // GLM-4 of before the norms behind attention and FFN.
     {.model_type = "glm",
      .num_kv_heads = 2,
@@ -299,6 +283,11 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .layer_norm = true,
      .bias = AttentionBias::kByKey,
      .without_effect = kNemotronKeys},
+    {.model_type = "olmo",
+     .layer_norm = true,
+     .bias = AttentionBias::kByKey,
+     .read_own_parts = read_olmo_parts,
+     .without_effect = kOlmoKeys},
     {.model_type = "olmo2",
      .qk_norm = true,
      .norms_all_heads = true,

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "data/models/config_keys.h"
 #include "data/models/experts.h"
 #include "data/models/layers.h"
 
@@ -46,7 +47,7 @@ constexpr std::array kPhi3Keys =
 
 // Embeddings, scores and sums of a residual times a number; logits over one are kept once more.
 constexpr std::array kGraniteKeys = std::to_array<std::string_view>(
-    {"attention_multiplier", "embedding_multiplier", "residual_multiplier"});
+    {"attention_multiplier", "embedding_multiplier", "layer_rope_theta", "residual_multiplier"});
 constexpr std::array kGraniteScaling = std::to_array<std::string_view>({"logits_scaling"});
 
 constexpr std::array kSmolLm3Keys = std::to_array<std::string_view>({"max_window_layers"});
@@ -59,6 +60,22 @@ constexpr std::array kGlm4MoeKeys = std::to_array<std::string_view>(
 constexpr std::array kLlama4Keys = std::to_array<std::string_view>(
     {"attn_scale", "attn_temperature_tuning", "floor_scale", "for_llm_compressor",
      "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "use_qk_norm"});
+
+// The first of every four layers sees everything.
+void read_granite_windows(ConfigReading& reading) {
+  const std::int64_t window = window_or(reading, "sliding_window", reading.family.window);
+  if (read_layer_types(reading, {.sliding = window})) {
+    return;
+  }
+  put_windows(reading, window, reading.model.num_layers() + 1);
+  for (std::size_t i = 0; i < reading.model.layers.size(); i += 4) {
+    reading.model.layers[i].attention_window = 0;
+  }
+}
+
+void read_granite_sinks(ConfigReading& reading) {
+  for (LayerSpec& layer : reading.model.layers) { layer.has_sinks = true; }
+}
 
 constexpr std::array kRows = std::to_array<ModelFamily>({
     {.model_type = "llama",
@@ -183,6 +200,22 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .bias = AttentionBias::kByKey,
      .without_effect = kGraniteKeys,
      .not_counted = kGraniteScaling},
+    {.model_type = "granite_swa",
+     .window = 128,
+     .tied_embeddings = true,
+     .ffn_bias_key = "mlp_bias",
+     .bias = AttentionBias::kByKey,
+     .read_windows = read_granite_windows,
+     .read_own_parts = read_granite_sinks,
+     .without_effect = kGraniteKeys,
+     .not_counted = kGraniteScaling},
+    {.model_type = "cwm",
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .window = 8192,
+     .ffn_bias_key = "mlp_bias",
+     .bias = AttentionBias::kByKey,
+     .read_windows = read_granite_windows},
     {.model_type = "smollm3",
      .num_kv_heads = 4,
      .tied_embeddings = true,
@@ -235,6 +268,18 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .tied_embeddings = true,
      .activation = Activation::kGelu,
      .norms_per_layer = 4,
+     .soft_caps = true,
+     .bias = AttentionBias::kByKey,
+     .read_windows = read_windows_by_pattern,
+     .without_effect = kGemmaKeys,
+     .not_counted = kSoftCaps},
+    {.model_type = "vaultgemma",
+     .num_kv_heads = 4,
+     .head_dim = 256,
+     .window = 4096,
+     .window_pattern = 2,
+     .tied_embeddings = true,
+     .activation = Activation::kGelu,
      .soft_caps = true,
      .bias = AttentionBias::kByKey,
      .read_windows = read_windows_by_pattern,

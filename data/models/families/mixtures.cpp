@@ -4,6 +4,7 @@
 // the modeling files beside them.
 #include "data/models/families/mixtures.h"
 
+#include <algorithm>
 #include <array>
 
 #include "data/models/config.h"
@@ -94,9 +95,20 @@ constexpr std::array kGraniteScaling = std::to_array<Keys>({"logits_scaling"});
 constexpr std::array kOlmoeKeys = std::to_array<Keys>(
     {"clip_qkv", "norm_topk_prob", "output_router_logits", "router_aux_loss_coef"});
 
-constexpr std::array kDeepseekKeys = std::to_array<Keys>(
-    {"aux_loss_alpha", "max_window_layers", "norm_topk_prob", "output_router_logits",
-     "routed_scaling_factor", "router_aux_loss_coef", "scoring_func", "seq_aux"});
+constexpr std::array kDeepseekKeys =
+    std::to_array<Keys>({"aux_loss_alpha", "intermediate_size", "max_window_layers",
+                         "norm_topk_prob", "output_router_logits", "routed_scaling_factor",
+                         "router_aux_loss_coef", "scoring_func", "seq_aux"});
+
+constexpr std::array kAfmoeKeys =
+    std::to_array<Keys>({"load_balance_coeff", "mup_enabled", "n_group", "num_expert_groups",
+                         "num_limited_groups", "output_router_logits", "route_norm", "route_scale",
+                         "score_func", "topk_group", "use_grouped_mm"});
+
+constexpr std::array kHunyuan3Keys = std::to_array<Keys>(
+    {"enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine", "mlp_bias",
+     "moe_router_enable_expert_bias", "moe_router_use_sigmoid", "output_router_logits", "qk_norm",
+     "route_norm", "router_scaling_factor", "use_grouped_mm"});
 
 constexpr std::array kBailingKeys = std::to_array<Keys>(
     {"embedding_dropout", "moe_router_enable_expert_bias", "moe_router_topk_scaling_factor",
@@ -107,9 +119,10 @@ constexpr std::array kBailingKeys = std::to_array<Keys>(
 // Modules of prediction are as many as num_mtp_modules, of mtp_transformer_layers each.
 void read_minimax_m2_parts(ConfigReading& reading) {
   ObjectReader& fields = reading.fields;
-  const std::int64_t rotary = fields.integer_or("rotary_dim", 64, 1, kMaxHeadDim);
-  reading.model.rotary_share =
-      static_cast<double>(rotary) / static_cast<double>(reading.model.head_dim);
+  const std::int64_t head_dim = reading.model.head_dim;
+  const std::int64_t rotary =
+      fields.integer_or("rotary_dim", std::min<std::int64_t>(64, head_dim), 1, head_dim);
+  reading.model.rotary_share = static_cast<double>(rotary) / static_cast<double>(head_dim);
   reading.model.num_mtp_layers = integer_or_null(reading, "num_mtp_modules", 0, 0, kMaxMtpLayers);
 }
 
@@ -140,7 +153,42 @@ void read_bailing_experts(ConfigReading& reading) {
   reading.model.qk_norm = fields.boolean_or("use_qk_norm", reading.family.qk_norm);
 }
 
+// Experts behind the first num_dense_layers; attention to all before in every
+// global_attn_every_n_layers-th layer.
+void read_afmoe_experts(ConfigReading& reading) {
+  ObjectReader& fields = reading.fields;
+  ModelSpec& model = reading.model;
+  read_routed(reading);
+  model.moe.shared_ffn =
+      fields.integer_or("num_shared_experts", 2, 0, kMaxExperts) * model.moe.expert_ffn;
+  const std::int64_t first = fields.integer_or("num_dense_layers", 1, 0, model.num_layers());
+  for (std::int64_t i = first; i < model.num_layers(); ++i) {
+    model.layers[static_cast<std::size_t>(i)].is_moe = true;
+  }
+}
+
+void read_afmoe_windows(ConfigReading& reading) {
+  const std::int64_t window = window_or(reading, "sliding_window", reading.family.window);
+  const std::int64_t interval =
+      reading.fields.integer_or("global_attn_every_n_layers", 4, 1, kMaxLayers);
+  if (!read_layer_types(reading, {.sliding = window})) {
+    put_windows(reading, window, interval);
+  }
+  for (LayerSpec& layer : reading.model.layers) { layer.has_rotary = layer.attention_window > 0; }
+}
+
 constexpr std::array kRows = std::to_array<ModelFamily>({
+    {.model_type = "afmoe",
+     .head_dim = 128,
+     .window = 1024,
+     .moe = {.num_experts = 64, .topk = 6, .expert_ffn = 1408, .router_bias = true},
+     .qk_norm = true,
+     .attention_gate = AttentionGate::kPerElement,
+     .norms_per_layer = 4,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_afmoe_experts,
+     .read_windows = read_afmoe_windows,
+     .without_effect = kAfmoeKeys},
     {.model_type = "bailing_moe",
      .num_shared_experts = 2,
      .moe = {.num_experts = 64, .topk = 6, .expert_ffn = 1408},
@@ -187,6 +235,24 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .read_experts = read_ernie_experts,
      .read_own_parts = read_ernie_parts,
      .without_effect = kErnieKeys},
+    {.model_type = "exaone_moe",
+     .window = 4096,
+     .window_pattern = 4,
+     .num_shared_experts = 1,
+     .num_first_dense = 1,
+     .moe = {.num_experts = 64, .topk = 8, .expert_ffn = 1024, .router_bias = true},
+     .qk_norm = true,
+     .read_experts = read_deepseek_experts,
+     .read_windows = read_windows_with_positions,
+     .without_effect = kDeepseekKeys},
+    {.model_type = "flex_olmo",
+     .moe = {.num_experts = 7, .topk = 5},
+     .qk_norm = true,
+     .norms_all_heads = true,
+     .norms_after = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_mixtral_experts,
+     .without_effect = kOlmoeKeys},
     {.model_type = "glm4v_moe_text",
      .vocab = 151424,
      .hidden = 4096,
@@ -224,6 +290,16 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .bias = AttentionBias::kByKey,
      .read_experts = read_hunyuan_experts,
      .without_effect = kHunyuanKeys},
+    {.model_type = "hy_v3",
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .num_shared_experts = 1,
+     .num_first_dense = 1,
+     .moe = {.num_experts = 192, .topk = 8, .expert_ffn = 1536, .router_bias = true},
+     .qk_norm = true,
+     .bias = AttentionBias::kByKey,
+     .read_experts = read_deepseek_experts,
+     .without_effect = kHunyuan3Keys},
     {.model_type = "minimax_m2",
      .num_kv_heads = 8,
      .head_dim = 128,
@@ -251,6 +327,16 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .read_windows = read_windows_of_all_layers,
      .read_own_parts = read_phimoe_parts,
      .without_effect = kRouterKeys},
+    {.model_type = "solar_open",
+     .needs_no_ffn = true,
+     .num_kv_heads = 8,
+     .head_dim = 128,
+     .num_shared_experts = 1,
+     .moe = {.num_experts = 128, .topk = 8, .expert_ffn = 1280, .router_bias = true},
+     .num_experts_key = "n_routed_experts",
+     .bias = AttentionBias::kQkvByAttentionKey,
+     .read_experts = read_deepseek_experts,
+     .without_effect = kDeepseekKeys},
 });
 
 }  // namespace
