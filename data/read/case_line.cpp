@@ -12,6 +12,7 @@
 #include "data/read/case_plan.h"
 #include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
+#include "estimator/frameworks/framework.h"
 
 namespace shardplan {
 
@@ -252,6 +253,9 @@ Case read_case(const std::string& line, const std::string& place, const Library&
   result.job.model = std::move(model.model);
   result.warnings = std::move(model.warnings);
   read_framework(reader, at.file, library, result);
+  if (std::string left_out = leave_out_modules(result.job); !left_out.empty()) {
+    result.warnings.push_back(std::move(left_out));
+  }
 
   std::vector<std::string> given;
   if (is_given(reader, "plan")) {

@@ -28,6 +28,9 @@ struct Framework {
   // Which plans it refuses, in the order in which the rules are tried.
   std::span<const ValidityRule> (*rules)();
 
+  // Its classes of models have no modules of multi-token prediction: it trains a model without.
+  bool leaves_out_prediction = false;
+
   // What plans and stages of it are made of, and what of them its options decide.
   FrameworkLayout layout = {};
   FrameworkChoices choices = {};
@@ -159,6 +162,10 @@ extern const std::array<Framework, kMemoryModels.size()> kFrameworks;
 inline const Framework& framework_of(const FrameworkProfile& profile) {
   return kFrameworks[static_cast<std::size_t>(profile.memory_model)];
 }
+
+// Leaves out of the job's model the modules that its framework leaves out; what these are, or
+// nothing.
+std::string leave_out_modules(Job& job);
 
 // Makes it the profile's framework, with its layout and choices and without numbers of hosts.
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model);

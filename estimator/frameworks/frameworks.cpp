@@ -1,5 +1,6 @@
 // The frameworks, one row each: the only place that names them all.
 #include <array>
+#include <string>
 
 #include "estimator/frameworks/deepspeed/choices.h"
 #include "estimator/frameworks/deepspeed/kernels.h"
@@ -220,6 +221,7 @@ constexpr Framework kNanotron = {.rules = nanotron::validity_rules,
 
 constexpr Framework kDeepspeed = {
     .rules = deepspeed::validity_rules,
+    .leaves_out_prediction = true,
     .layout = {.model_parts = huggingface::kModelParts},
     .state =
         [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
@@ -239,8 +241,12 @@ constexpr Framework kDeepspeed = {
     .add_assumptions = deepspeed::add_assumptions,
     .not_counted = deepspeed::not_counted};
 
+// Modules of multi-token prediction stand in none of its models' classes (transformers 5.17
+// modeling_deepseek_v3.py, modeling_glm4_moe.py, modeling_qwen3_5.py: _keys_to_ignore_on_load_
+// unexpected), which DeepSpeed's engine trains, too.
 constexpr Framework kTransformers = {
     .rules = transformers::validity_rules,
+    .leaves_out_prediction = true,
     .layout = {.model_parts = huggingface::kModelParts},
     .state = [](const Job& job, const Plan& plan, const StageLayout&, const StageTensors&,
                 std::optional<std::int64_t>) { return transformers::state_of_stage(job, plan); },
@@ -261,6 +267,16 @@ constexpr Framework kTransformers = {
 constinit const std::array<Framework, kMemoryModels.size()> kFrameworks = {
     kMegatron, kMegatronLocal, kNative,       kTorchtitan,
     kNanotron, kDeepspeed,     kTransformers, kFujii2024};
+
+std::string leave_out_modules(Job& job) {
+  const std::int64_t modules = job.model.num_mtp_layers;
+  if (modules == 0 || !framework_of(job.profile).leaves_out_prediction) {
+    return "";
+  }
+  job.model.num_mtp_layers = 0;
+  return "model: found " + std::to_string(modules) + " modules of multi-token prediction; " +
+         job.profile.name + " trains without, as its classes of models have none";
+}
 
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {
   profile.memory_model = memory_model;

@@ -7,6 +7,7 @@
 #include "data/frameworks/framework.h"
 #include "data/frameworks/profile_fields.h"
 #include "data/read/case_plan.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "tools/options/given_cluster.h"
 #include "tools/options/given_model.h"
@@ -183,6 +184,9 @@ GivenJob job_of(const Options& options, const Library& library) {
   }
   if (!job.profile.name.empty()) {
     apply_words(job.profile, options, library, taken);
+  }
+  if (std::string left_out = leave_out_modules(job); !left_out.empty()) {
+    result.warnings.push_back(std::move(left_out));
   }
   job.sequence_length = count_or(options, "sequence-length", job.sequence_length);
   if (given(options, "model")) {  // a framework's own models have positions of their own

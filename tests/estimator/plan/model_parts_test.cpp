@@ -60,3 +60,18 @@ TEST_CASE("every framework refuses a part that it has no piece for, by its name"
               .starts_with("model.layers several residual streams (mystery) is not modelled for "));
   }
 }
+
+TEST_CASE("transformers and DeepSpeed train a model without its modules of prediction") {
+  for (const auto& row : kMemoryModels) {
+    Job job;
+    set_framework(job.profile, row.value);
+    job.model = llama();
+    job.model.num_mtp_layers = 2;
+    const std::string left_out = leave_out_modules(job);
+    CAPTURE(row.name);
+    const bool has_no_modules = row.name == "transformers" || row.name == "deepspeed";
+    CHECK(job.model.num_mtp_layers == (has_no_modules ? 0 : 2));
+    CHECK(left_out.starts_with("model: found 2 modules") == has_no_modules);
+    CHECK(leave_out_modules(job).empty());
+  }
+}
