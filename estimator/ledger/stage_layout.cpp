@@ -108,7 +108,9 @@ void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
 ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chunk,
                          const StageLayout& stage, bool stage_has_embedding) {
   ChunkLayout layout;
-  layout.first_layer = layers_vary(job.model) ? chunk.first_layer : 0;
+  // A framework without pieces for such layers is never asked about them.
+  const bool may_vary = job.profile.layout.model_parts != ModelParts{};
+  layout.first_layer = may_vary && layers_vary(job.model) ? chunk.first_layer : 0;
   const auto single = [&](BlockKind kind, std::int64_t count) {
     layout.units.push_back(
         {.blocks = {{.kind = kind, .count = 1}}, .checkpointed = false, .count = count});

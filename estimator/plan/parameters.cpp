@@ -165,11 +165,20 @@ ParameterKinds parameter_kinds(const ModelSpec& model) {
   return found;
 }
 
+// Asked for every stage of a search: compares with the layer before, of the same kind mostly.
 bool layers_vary(const ModelSpec& model) {
-  return std::ranges::any_of(model.layers, [&](const LayerSpec& layer) {
+  const LayerSpec* before = nullptr;
+  for (const LayerSpec& layer : model.layers) {
+    if (before != nullptr && *before == layer) {
+      continue;
+    }
     const auto first = std::ranges::find(model.layers, layer.is_moe, &LayerSpec::is_moe);
-    return without_reach(layer) != without_reach(*first);
-  });
+    if (without_reach(layer) != without_reach(*first)) {
+      return true;
+    }
+    before = &layer;
+  }
+  return false;
 }
 
 std::vector<ParameterTensor> layer_parameters(const ModelSpec& model, const LayerSpec& layer) {
