@@ -142,7 +142,8 @@ void export_first(const Options& options, const SearchReport& report, const Libr
     return;
   }
   if (report.result.top.empty()) {
-    throw InputError("--export: found no plan that fits, expected one; nothing is written");
+    print_message("--export: nothing is written, no plan fits");
+    return;
   }
   const Plan& plan = report.result.top.front().plan;
   Question question;

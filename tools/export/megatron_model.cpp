@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "data/read/input_error.h"
 #include "data/read/json_message.h"
 #include "tools/export/argument_list.h"
 #include "tools/export/config_numbers.h"
@@ -69,12 +70,21 @@ void add_layers(ArgumentList& arguments, const ExportRequest& request) {
   if (const auto epsilon = config_numbers(request.model.config).norm_epsilon) {
     arguments.add("--norm-epsilon", exact_text(*epsilon));
   }
+  // Gemma's gates are GELU.
+  if (model.gated_ffn && (model.activation != Activation::kSilu || model.family == "gemma")) {
+    throw InputError(
+        "--export: megatron core_v0.16.1 cannot express this plan: it has gates of SiLU alone "
+        "(--swiglu), " +
+        model.name + " has others; nothing is written");
+  }
   const bool biases = model.ffn_bias || model.attention_output_bias;
   arguments.add_switch_if(!biases, "--disable-bias-linear");
   arguments.add_switch_if(!biases && model.qkv_bias, "--add-qkv-bias");
   // Multi-latent attention norms what is compressed, which the same switch turns on.
   arguments.add_switch_if(model.qk_norm || model.is_mla(), "--qk-layernorm");
   arguments.add_switch_if(model.gated_ffn, "--swiglu");
+  arguments.add_switch_if(!model.gated_ffn && model.activation == Activation::kReluSquared,
+                          "--squared-relu");
   arguments.add_switch_if(!model.tied_embeddings, "--untie-embeddings-and-output-weights");
 }
 

@@ -2,11 +2,7 @@
 
 #include <algorithm>
 
-#include "data/frameworks/profile_fields.h"
-#include "data/read/json_message.h"
-#include "estimator/plan/parameters.h"
-#include "tools/commands/advise.h"
-#include "tools/options/plan_words.h"
+#include "tools/export/question_difference.h"
 #include "tools/report/json.h"
 
 namespace shardplan {
@@ -38,35 +34,6 @@ Question question_read(const ExportRequest& request, const Options& options,
   } catch (const InputError& refusal) {
     throw cannot_express(request.job(), without_folder(refusal.what(), file));
   }
-}
-
-// Fields of the job, the plan and the profile in which two questions differ, as messages name them;
-// those without effect on a prediction may be among them.
-std::string differing_fields(const Question& asked, const Question& read) {
-  std::string text = difference_text(read.job, read.plan, asked.job, asked.plan);
-  const auto add = [&text](const std::string& name, const std::string& from,
-                           const std::string& to) {
-    if (from != to) {
-      text += (text.empty() ? "" : ", ") + name + " " + from + " -> " + to;
-    }
-  };
-  add("precision", std::string(name_of(read.plan.precision)),
-      std::string(name_of(asked.plan.precision)));
-  add("master_dtype", std::string(name_of(read.plan.master_dtype)),
-      std::string(name_of(asked.plan.master_dtype)));
-  add("rank_order", dimensions_text(read.plan.rank_order), dimensions_text(asked.plan.rank_order));
-  add("optimizer", std::string(name_of(read.job.optimizer)),
-      std::string(name_of(asked.job.optimizer)));
-  add("sequence_length", std::to_string(read.job.sequence_length),
-      std::to_string(asked.job.sequence_length));
-  add("global_batch", std::to_string(read.job.global_batch),
-      std::to_string(asked.job.global_batch));
-  add("hidden_dropout", exact_text(read.job.hidden_dropout), exact_text(asked.job.hidden_dropout));
-  add("attention_dropout", exact_text(read.job.attention_dropout),
-      exact_text(asked.job.attention_dropout));
-  add("parameters of " + asked.job.model.name, std::to_string(count_parameters(read.job.model)),
-      std::to_string(count_parameters(asked.job.model)));
-  return text.empty() ? "layers of " + asked.job.model.name : text;
 }
 
 }  // namespace
@@ -110,7 +77,7 @@ void require_read_back(const ExportRequest& request, const Options& options,
   const Prediction asked = predict(request.job(), request.plan(), {});
   if (prediction_text(prediction, read.plan) != prediction_text(asked, request.plan())) {
     throw cannot_express(request.job(), "from what its files mean to what is asked, " +
-                                            differing_fields(request.question, read));
+                                            question_difference(request.question, read));
   }
 }
 
