@@ -104,7 +104,8 @@ bool set_variable(std::string& text, const std::string& name, const std::string&
   for (std::size_t at = text.find(opening); at != std::string::npos;
        at = text.find(opening, at + 1)) {
     const char before = at == 0 ? '\n' : text[at - 1];
-    if (before != '\n' && before != ' ' && before != '\t' && before != ';') {
+    const bool is_in_comment = text.find('#', text.rfind('\n', at) + 1) < at;
+    if (is_in_comment || (before != '\n' && before != ' ' && before != '\t' && before != ';')) {
       continue;
     }
     if (found != std::string::npos) {

@@ -34,6 +34,8 @@ TEST_CASE("a value that a variable has is changed where the script sets it") {
   CHECK(
       edited("export TP=${TP:-2} # of a node\nx.py --tensor-model-parallel-size \"${TP}\"\n", tp) ==
       "export TP=${TP:-4} # of a node\nx.py --tensor-model-parallel-size \"${TP}\"\n");
+  CHECK(edited("TP=2   \nx.py --tensor-model-parallel-size $TP  # always with TP=1\n", tp) ==
+        "TP=4   \nx.py --tensor-model-parallel-size $TP  # always with TP=1\n");
   // Set twice, or by a program: the argument itself.
   CHECK(edited("TP=2\nTP=1\nx.py --tensor-model-parallel-size $TP --bf16\n", tp) ==
         "TP=2\nTP=1\nx.py --tensor-model-parallel-size 4 --bf16\n");
