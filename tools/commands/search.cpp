@@ -166,6 +166,9 @@ ExitCode run_search(const Arguments& arguments) {
   if (!given(options, "from")) {
     required_text(options, "global-batch");
   }
+  if (given(options, "export") && (is_sweep(options) || given(options, "list-axes"))) {
+    throw InputError("--export: found a question without one first plan, expected one cluster");
+  }
   if (is_sweep(options)) {
     return run_sweep(options, library);
   }

@@ -90,6 +90,15 @@ TEST_CASE("nothing is written for a plan that is not valid or that has no words"
   CHECK_FALSE(fs::exists(folder.path()));
 }
 
+TEST_CASE("a search of several clusters has no first plan to export") {
+  const Folder folder;
+  check_refused(
+      run_shardplan({"search", "--model", "llama3-8b", "--gpu", "h100,h200", "--num-gpus", "8",
+                     "--sequence-length", "8k", "--global-batch", "64", "--export", folder.path()}),
+      2);
+  CHECK_FALSE(fs::exists(folder.path()));
+}
+
 TEST_CASE("an export replaces nobody's files") {
   const Folder folder;
   fs::create_directories(folder.path());
