@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
 #include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
@@ -88,6 +89,7 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
                     "q_proj to down_proj by name");
   }
   adapters.targets = targets.on;
+  refuse_expert_targets(setting, run);
 }
 
 void read_trained_modules(const TrainerFile& trainer, RunReading& run) {
@@ -304,19 +306,6 @@ void read_tuning(const TrainerFile& trainer, RunReading& run) {
   read_quantized(trainer, run);
   if (run.job.adapters.rank > 0) {
     run.job.adapters.dtype = adapter_type(trainer, run.job.quantized);
-  }
-}
-
-void read_packed_experts(const TrainerFile& trainer, RunReading& run, const Library& library) {
-  const char* const setting = "quantize_moe_experts";
-  if (!is_on(trainer.arguments, setting) || run.job.model.moe.num_experts == 0 ||
-      run.job.quantized.kind == Quantization::kNone) {
-    return;
-  }
-  if (takes_word(run, "quantizes_experts", "true", library)) {
-    want(run, "quantizes_experts", "true", library);
-  } else {
-    refuse(run, std::string(setting) + " true: under transformers' Trainer alone it is described");
   }
 }
 

@@ -13,8 +13,6 @@ void read_tuning(const TrainerFile& trainer, RunReading& run);
 // Whether 4-bit weights are kept in tensors of floats, which FSDP2 divides, not of bytes.
 bool stores_floats(const TrainerFile& trainer);
 
-// axolotl's experts that are quantized as linear layers are.
-void read_packed_experts(const TrainerFile& trainer, RunReading& run, const Library& library);
 // What 4-bit weights of LLaMA-Factory's version 1 are unpacked to.
 void read_quant_compute(const TrainerFile& trainer, bool is_sharded, RunReading& run,
                         const Library& library);

@@ -10,6 +10,7 @@
 
 #include "data/arguments/environment.h"
 #include "data/arguments/trainer.h"
+#include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
 #include "data/arguments/trainer_parallel.h"
 #include "data/arguments/trainer_tuning.h"

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "data/arguments/run_settings.h"
+#include "data/arguments/trainer_experts.h"
+#include "data/read/case_tuning.h"
 
 namespace shardplan {
 namespace {
@@ -416,6 +418,18 @@ TEST_CASE("experts run by grouped products unless a file says otherwise") {
     CHECK(read(TrainerProject::kAxolotl, {{name, "grouped_mm"}}).unsupported.empty());
     CHECK(read(TrainerProject::kAxolotl, {{name, "batched_mm"}}).unsupported.empty());  // of none
   }
+}
+
+TEST_CASE("named layers of an FFN are the experts' where a mixture has no other") {
+  const Library library;
+  RunReading run;
+  run.job.model = library.model("qwen3-30b-a3b").model;
+  run.job.adapters.rank = 8;
+  refuse_expert_targets("lora_target", run);
+  CHECK(run.unsupported.empty());
+  run.job.adapters.targets = all_targets().on;
+  refuse_expert_targets("lora_target", run);
+  CHECK_FALSE(run.unsupported.empty());
 }
 
 TEST_CASE("ms-swift's samples are bounded by its model's positions") {
