@@ -93,7 +93,6 @@ TEST_CASE("LLaMA-Factory's version 1 is its own loop, and what of it is not desc
   const ProgramRun run = folder.estimate("sft.yaml", file);
   CHECK(contains(run.out, "FITS"));
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
-  CHECK(contains(run.out, "llamafactory_v1"));
   CHECK(contains(folder.estimate("sft.yaml", file + "peft_config:\n  name: freeze\n").out,
                  "UNSUPPORTED  peft_config.name freeze: trains a part of the parameters"));
   CHECK(contains(folder.estimate("sft.yaml", file + "optim_config:\n  name: muon\n").out, "FITS"));
