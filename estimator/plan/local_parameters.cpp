@@ -18,19 +18,22 @@ void add_tensors(LocalParameters& local, const Job& job, const Plan& plan,
 
 // What one pipeline rank holds.
 struct StageContents {
-  std::vector<LayerSpec> layers;
+  std::vector<std::int64_t> layers;  // how many of each kind (parameter_kinds)
   bool has_embedding = false;
   bool has_head = false;
 };
 
-StageContents contents_of(const Job& job, const Plan& plan, std::int64_t pp_rank) {
+StageContents contents_of(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                          const ParameterKinds& kinds) {
   StageContents stage;
+  stage.layers.resize(kinds.kinds.size());
   for (const ModelChunk& chunk : partition_layers(job, plan).chunks) {
     if (chunk.pp_rank != pp_rank) {
       continue;
     }
-    const auto first = job.model.layers.begin() + chunk.first_layer;
-    stage.layers.insert(stage.layers.end(), first, first + chunk.num_layers);
+    for (std::int64_t i = 0; i < chunk.num_layers; ++i) {
+      ++stage.layers[kinds.of_layer[static_cast<std::size_t>(chunk.first_layer + i)]];
+    }
     stage.has_embedding = stage.has_embedding || chunk.has_embedding;
     stage.has_head = stage.has_head || chunk.has_head;
   }
@@ -69,10 +72,13 @@ std::int64_t local_elements(const Job& job, const Plan& plan,
 
 LocalParameters local_parameters(const Job& job, const Plan& plan, std::int64_t pp_rank) {
   const ModelSpec& model = job.model;
-  const StageContents stage = contents_of(job, plan, pp_rank);
+  const ParameterKinds kinds = parameter_kinds(model);
+  const StageContents stage = contents_of(job, plan, pp_rank, kinds);
   LocalParameters local;
-  for (const LayerSpec& layer : stage.layers) {
-    add_tensors(local, job, plan, layer_parameters(model, layer), 1);
+  for (std::size_t kind = 0; kind < kinds.kinds.size(); ++kind) {
+    if (stage.layers[kind] > 0) {
+      add_tensors(local, job, plan, layer_parameters(model, kinds.kinds[kind]), stage.layers[kind]);
+    }
   }
   // Megatron-LM core/models/gpt/gpt_model.py: the stage with MTP modules embeds tokens as well.
   const bool head_reads_table = model.tied_embeddings || model.num_mtp_layers > 0;

@@ -89,6 +89,10 @@ PricePieces::PricePieces(const Job& of_job)
   const PlanFields of_block =
       of_split.joined({kSchedule, kMicroBatch, kSequenceParallel, kCpMethod, kPrecision});
   for (const ValidityRule& rule : validity_rules(job.profile)) {
+    const bool holds_for_job = rule.reads == PlanFields{} && !rule.broken(job, Plan{});
+    if (holds_for_job) {
+      continue;  // for every plan
+    }
     if (of_split.joined(rule.reads) == of_split) {
       split_rules.push_back(&rule);
     } else if (of_block.joined(rule.reads) == of_block) {
