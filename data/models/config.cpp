@@ -204,7 +204,7 @@ double rotary_share(ConfigReading& reading) {
   return fields.number_or(key, reading.family.rotary_share, 0, 1);
 }
 
-// What a family has in every model of it.
+// Shapes that all models of a family share.
 void take_shape(ConfigReading& reading) {
   const ModelFamily& family = reading.family;
   ModelSpec& model = reading.model;

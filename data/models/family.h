@@ -118,6 +118,12 @@ struct ModelFamily {
   std::span<const std::string_view> not_counted = {};     // operations that no row describes
 };
 
+// A family under another model_type.
+constexpr ModelFamily also_named(std::string_view model_type, ModelFamily family) {
+  family.model_type = model_type;
+  return family;
+}
+
 std::span<const ModelFamily> model_families();
 // Keys of every family that change neither memory nor time.
 std::span<const std::string_view> keys_without_effect();

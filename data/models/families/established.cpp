@@ -77,6 +77,15 @@ void read_granite_sinks(ConfigReading& reading) {
   for (LayerSpec& layer : reading.model.layers) { layer.has_sinks = true; }
 }
 
+constexpr ModelFamily kDeepseekV3 = {.model_type = "deepseek_v3",
+                                     .num_shared_experts = 1,
+                                     .num_first_dense = 3,
+                                     .moe = kDeepseekV3Experts,
+                                     .num_experts_key = "n_routed_experts",
+                                     .attention = AttentionKind::kMla,
+                                     .read_experts = read_deepseek_experts,
+                                     .without_effect = kDeepseekKeys};
+
 constexpr std::array kRows = std::to_array<ModelFamily>({
     {.model_type = "llama",
      .vocab = 32000,
@@ -175,24 +184,10 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .without_effect = kDeepseekKeys},
     // The bias that steers the choice of experts is counted as a parameter, as DeepSeek does
     // (inference/model.py, class Gate; the stated total of 671,026,419,200 includes it).
-    {.model_type = "deepseek_v3",
-     .num_shared_experts = 1,
-     .num_first_dense = 3,
-     .moe = kDeepseekV3Experts,
-     .num_experts_key = "n_routed_experts",
-     .attention = AttentionKind::kMla,
-     .read_experts = read_deepseek_experts,
-     .without_effect = kDeepseekKeys},
+    kDeepseekV3,
     // DeepSeek-V3 with other sizes and its own model_type; configuration_deepseek.py of
     // moonshotai/Kimi-K2-Instruct.
-    {.model_type = "kimi_k2",
-     .num_shared_experts = 1,
-     .num_first_dense = 3,
-     .moe = kDeepseekV3Experts,
-     .num_experts_key = "n_routed_experts",
-     .attention = AttentionKind::kMla,
-     .read_experts = read_deepseek_experts,
-     .without_effect = kDeepseekKeys},
+    also_named("kimi_k2", kDeepseekV3),
     // One product for q, k and v, and one for gate and up, as the frameworks have them anyway.
     {.model_type = "phi3", .read_windows = read_windows_of_all_layers, .without_effect = kPhi3Keys},
     {.model_type = "granite",

@@ -160,6 +160,15 @@ void read_nemotron_parts(ConfigReading& reading) {
   }
 }
 
+constexpr ModelFamily kMinimaxText01 = {.model_type = "minimax_text_01",
+                                        .num_kv_heads = 8,
+                                        .mixer = MixerKind::kLightning,
+                                        .moe = {.num_experts = 32, .topk = 2},
+                                        .num_experts_key = "num_local_experts",
+                                        .read_experts = read_mixtral_experts,
+                                        .read_windows = read_lightning_layers,
+                                        .without_effect = kMinimaxKeys};
+
 constexpr std::array kRows = std::to_array<ModelFamily>({
     {.model_type = "bamba",
      .num_kv_heads = 8,
@@ -226,22 +235,8 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .read_experts = read_mixtral_experts,
      .read_windows = read_lightning_layers,
      .without_effect = kMinimaxKeys},
-    {.model_type = "minimax_m1",
-     .num_kv_heads = 8,
-     .mixer = MixerKind::kLightning,
-     .moe = {.num_experts = 32, .topk = 2},
-     .num_experts_key = "num_local_experts",
-     .read_experts = read_mixtral_experts,
-     .read_windows = read_lightning_layers,
-     .without_effect = kMinimaxKeys},
-    {.model_type = "minimax_text_01",
-     .num_kv_heads = 8,
-     .mixer = MixerKind::kLightning,
-     .moe = {.num_experts = 32, .topk = 2},
-     .num_experts_key = "num_local_experts",
-     .read_experts = read_mixtral_experts,
-     .read_windows = read_lightning_layers,
-     .without_effect = kMinimaxKeys},
+    also_named("minimax_m1", kMinimaxText01),
+    kMinimaxText01,
     // The bias that steers the choice of experts is a buffer, which published totals leave out.
     {.model_type = "nemotron_h",
      .own_keys = kNemotronOwnKeys,

@@ -177,6 +177,14 @@ void read_afmoe_windows(ConfigReading& reading) {
   for (LayerSpec& layer : reading.model.layers) { layer.has_rotary = layer.attention_window > 0; }
 }
 
+constexpr ModelFamily kGraniteMoe = {.model_type = "granitemoe",
+                                     .moe = {.num_experts = 8, .topk = 2},
+                                     .num_experts_key = "num_local_experts",
+                                     .bias = AttentionBias::kByKey,
+                                     .read_experts = read_mixtral_experts,
+                                     .without_effect = kGraniteKeys,
+                                     .not_counted = kGraniteScaling};
+
 constexpr std::array kRows = std::to_array<ModelFamily>({
     {.model_type = "afmoe",
      .head_dim = 128,
@@ -269,20 +277,8 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .bias = AttentionBias::kQkvByAttentionKey,
      .read_experts = read_deepseek_experts,
      .without_effect = kDeepseekKeys},
-    {.model_type = "granitemoe",
-     .moe = {.num_experts = 8, .topk = 2},
-     .num_experts_key = "num_local_experts",
-     .bias = AttentionBias::kByKey,
-     .read_experts = read_mixtral_experts,
-     .without_effect = kGraniteKeys,
-     .not_counted = kGraniteScaling},
-    {.model_type = "granitemoeshared",
-     .moe = {.num_experts = 8, .topk = 2},
-     .num_experts_key = "num_local_experts",
-     .bias = AttentionBias::kByKey,
-     .read_experts = read_mixtral_experts,
-     .without_effect = kGraniteKeys,
-     .not_counted = kGraniteScaling},
+    kGraniteMoe,
+    also_named("granitemoeshared", kGraniteMoe),
     {.model_type = "hunyuan_v1_moe",
      .own_keys = kHunyuanOwnKeys,
      .moe = {.num_experts = 1, .topk = 1},
