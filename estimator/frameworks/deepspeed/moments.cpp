@@ -2,15 +2,17 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/huggingface/moments_of_8_bits.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::deepspeed {
 namespace {
 
+using huggingface::kLeastOf8bit;
+using huggingface::kMomentBlock;
+using huggingface::kValuesOf8Bits;
+
 constexpr std::int64_t kFp32 = 4;
-constexpr std::int64_t kBlock = 256;         // elements of a moment that share a scale
-constexpr std::int64_t kLeastOf8bit = 4096;  // smaller parts stay in 32 bits
-constexpr std::int64_t kMap = 256;           // values of 8 bits
 
 void make_bytes(eager::Tape& tape, TapeRow row, std::int64_t elements) {
   const InRow in_row(tape, row);
@@ -27,13 +29,13 @@ void Moments::make(std::int64_t elements, bool counts) {
     return;
   }
   if (!std::exchange(has_maps_, true)) {
-    make_as(tape_, TapeRow::kScales, kFp32 * kMap);
-    make_as(tape_, TapeRow::kScales, kFp32 * kMap);
+    make_as(tape_, TapeRow::kScales, kFp32 * kValuesOf8Bits);
+    make_as(tape_, TapeRow::kScales, kFp32 * kValuesOf8Bits);
   }
   make_bytes(tape_, TapeRow::kExpAvg, elements);
   make_bytes(tape_, TapeRow::kExpAvgSq, elements);
-  make_as(tape_, TapeRow::kScales, kFp32 * div_ceil(elements, kBlock));
-  make_as(tape_, TapeRow::kScales, kFp32 * div_ceil(elements, kBlock));
+  make_as(tape_, TapeRow::kScales, kFp32 * div_ceil(elements, kMomentBlock));
+  make_as(tape_, TapeRow::kScales, kFp32 * div_ceil(elements, kMomentBlock));
 }
 
 }  // namespace shardplan::deepspeed

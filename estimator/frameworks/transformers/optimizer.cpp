@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/pieces/eager/reduction.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/moments_of_8_bits.h"
 #include "estimator/frameworks/transformers/muon.h"
 #include "estimator/plan/units.h"
 
@@ -15,17 +16,15 @@ using eager::Parameter;
 using eager::Tensor;
 using huggingface::kExpAvgRow;
 using huggingface::kExpAvgSqRow;
+using huggingface::kLeastOf8bit;
+using huggingface::kMomentBlock;
 using huggingface::kScalesRow;
 using huggingface::kStepRow;
 using huggingface::kUpdateRow;
+using huggingface::kValuesOf8Bits;
 
-// Elements of a state in few bits that share a scale in fp32 (bitsandbytes optim/optimizer.py,
-// torchao optim/adam.py), and the fewest that a parameter must have.
-constexpr std::int64_t kBlock = 256;
-constexpr std::int64_t kLeastOf8bit = 4096;
 // bitsandbytes: elements from which on a paged state lies in managed memory (get_state_buffer).
 constexpr std::int64_t kLeastPaged = 100'000;
-constexpr std::int64_t kMap = 256;  // values of 8 bits
 // What PyTorch's compiler writes between runs of a kernel that it tunes: as large as the
 // second-level cache. Seen on H200 (torch/_inductor/runtime/benchmarking.py, L2_cache_size).
 constexpr std::int64_t kCacheBytes = std::int64_t{60} << 20;
@@ -68,16 +67,16 @@ void Optimizer::make_bitsandbytes_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
   const bool in_32_bits = is_wide(parameter);
   if (!in_32_bits && !std::exchange(has_maps_, true)) {
-    keep(kScalesRow, kMap, DType::kFp32);
-    keep(kScalesRow, kMap, DType::kFp32);
+    keep(kScalesRow, kValuesOf8Bits, DType::kFp32);
+    keep(kScalesRow, kValuesOf8Bits, DType::kFp32);
   }
   if (!is_managed(parameter)) {
     keep(kExpAvgRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
     keep(kExpAvgSqRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
   }
   if (!in_32_bits) {
-    keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
-    keep(kScalesRow, div_ceil(elements, kBlock), DType::kFp32);
+    keep(kScalesRow, div_ceil(elements, kMomentBlock), DType::kFp32);
+    keep(kScalesRow, div_ceil(elements, kMomentBlock), DType::kFp32);
   }
 }
 
@@ -86,13 +85,13 @@ void Optimizer::make_torchao_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
   const bool is_8bit = job_.optimizer == OptimizerKind::kTorchaoAdamW8bit;
   for (const Label* label : {&kExpAvgRow, &kExpAvgSqRow}) {
-    if (elements < kLeastOf8bit || elements % kBlock != 0) {
+    if (elements < kLeastOf8bit || elements % kMomentBlock != 0) {
       keep(*label, elements, parameter.dtype);
       continue;
     }
     keep(*label, is_8bit ? elements : elements / 2, DType::kFp8);
-    keep(kScalesRow, elements / kBlock, DType::kFp32);
-    keep(kScalesRow, is_8bit ? kMap : 16, DType::kFp32);
+    keep(kScalesRow, elements / kMomentBlock, DType::kFp32);
+    keep(kScalesRow, is_8bit ? kValuesOf8Bits : 16, DType::kFp32);
   }
 }
 
@@ -190,13 +189,13 @@ void Optimizer::step_adafactor(const std::vector<Parameter*>& trained) {
 // 8 bits by one kernel, of 4 bits by one each.
 void Optimizer::step_torchao(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
-  if (elements < kLeastOf8bit || elements % kBlock != 0) {
+  if (elements < kLeastOf8bit || elements % kMomentBlock != 0) {
     return;
   }
   const bool is_8bit = job_.optimizer == OptimizerKind::kTorchaoAdamW8bit;
   eager::Tensors made;
   for (int i = 0; i < 2; ++i) {
-    made.push_back(make(kUpdateRow, elements / kBlock, DType::kFp32));
+    made.push_back(make(kUpdateRow, elements / kMomentBlock, DType::kFp32));
     made.push_back(make(kUpdateRow, elements, DType::kFp32));
     if (!is_8bit) {
       made.push_back(make(kUpdateRow, elements, DType::kInt64));
