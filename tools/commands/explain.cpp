@@ -1,10 +1,11 @@
 #include "tools/commands/explain.h"
 
 #include <algorithm>
-#include <array>
+#include <sstream>
 #include <vector>
 
 #include "data/read/json_message.h"
+#include "data/read/library.h"
 #include "tools/commands/explain_terms.h"
 #include "tools/commands/help.h"
 #include "tools/options/options.h"
@@ -13,24 +14,6 @@
 
 namespace shardplan {
 namespace {
-
-// The job of README.md, where none is asked for.
-const Arguments kUsualJob = {"--model",
-                             "llama3-8b",
-                             "--cluster",
-                             "1x8-h200",
-                             "--framework",
-                             "megatron",
-                             "--tp",
-                             "2",
-                             "--pp",
-                             "2",
-                             "--micro-batch",
-                             "1",
-                             "--global-batch",
-                             "64",
-                             "--sequence-length",
-                             "8192"};
 
 std::vector<const Term*> all_terms() {
   std::vector<const Term*> terms;
@@ -43,11 +26,8 @@ std::vector<const Term*> all_terms() {
 // "Device used" and "--device-used" are device_used.
 std::string as_name(std::string word) {
   word.erase(0, word.find_first_not_of('-'));
-  for (char& c : word) {
-    c = c == ' ' || c == '-' ? '_' : c;
-    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  }
-  return word;
+  for (char& c : word) { c = c == ' ' || c == '-' ? '_' : c; }
+  return in_lower_case(word);
 }
 
 const Term& term_named(const std::string& word) {
@@ -63,39 +43,38 @@ const Term& term_named(const std::string& word) {
                    "; 'shardplan explain' lists all");
 }
 
-std::string list_of_terms() {
+// Words in lines of at most 78 columns; `begin` stands in front of them, as wide as the indent.
+std::string filled(const std::string& begin, const std::string& words) {
   constexpr std::size_t kWidth = 78;
-  std::string text = "usage: shardplan explain TERM [options of estimate]\n\n";
-  std::string line;
-  for (const Term* const term : all_terms()) {
-    if (line.size() + term->name.size() + 1 > kWidth) {
+  std::istringstream each(words);
+  std::string text;
+  std::string line = begin;
+  for (std::string word; each >> word;) {
+    if (line.size() > begin.size() && line.size() + 1 + word.size() > kWidth) {
       text += line + "\n";
-      line.clear();
+      line = std::string(begin.size(), ' ');
     }
-    line += (line.empty() ? "" : " ") + std::string(term->name);
+    line += (line.size() > begin.size() ? " " : "") + word;
   }
   return text + line + "\n";
 }
 
-// Words in lines of at most 78 columns behind a label of 10.
+std::string list_of_terms() {
+  std::string names;
+  for (const Term* const term : all_terms()) { names += std::string(term->name) + " "; }
+  return "usage: shardplan explain TERM [options of estimate]\n\n" + filled("", names);
+}
+
 std::string paragraph(std::string_view label, const std::string& words) {
-  constexpr std::size_t kLabel = 10;
-  constexpr std::size_t kWidth = 78;
-  std::string text;
-  std::string line = padded_right(label, kLabel);
-  std::size_t at = 0;
-  while (at < words.size()) {
-    const std::size_t end = std::min(words.find(' ', at), words.size());
-    const std::string word = words.substr(at, end - at);
-    if (line.size() + word.size() > kWidth && line.size() > kLabel) {
-      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-      line = std::string(kLabel, ' ');
-    }
-    line += word + " ";
-    at = end + 1;
-  }
-  line.erase(line.find_last_not_of(' ') + 1);
-  return text + line + "\n";
+  constexpr std::int64_t kLabel = 10;
+  return filled(padded_right(label, kLabel), words);
+}
+
+// The job of README.md, where none is asked for.
+Options usual_job() {
+  return parse_options("explain", {"--model", "llama3-8b", "--cluster", "1x8-h200", "--framework",
+                                   "megatron", "--tp", "2", "--pp", "2", "--micro-batch", "1",
+                                   "--global-batch", "64", "--sequence-length", "8192"});
 }
 
 std::string explained(const Term& term, const ExplainedJob& job, const std::string& name_of_job) {
@@ -135,7 +114,7 @@ ExitCode run_explain(const Arguments& arguments) {
   options.positional.clear();
   const bool is_usual = !given(options, "model") && !given(options, "from");
   if (is_usual) {
-    options = parse_options("explain", kUsualJob);
+    options = usual_job();
   }
   const Library library = library_of(options);
   const Question question = question_of(options, library);

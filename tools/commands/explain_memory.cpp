@@ -16,13 +16,15 @@ std::string component(const ExplainedJob& job, Component which) {
          std::to_string(stage.pp_rank) + " at its peak, '" + stage.peak_moment() + "'";
 }
 
+template <Component which>
+std::string at_peak(const ExplainedJob& job) {
+  return component(job, which);
+}
+
 std::string parameters(const ExplainedJob& job) {
   return grouped(job.stage().parameters) + " parameters of stage " +
          std::to_string(job.stage().pp_rank) + " on one rank of tp " +
          std::to_string(job.plan().tp) + "; " + component(job, Component::kParameters);
-}
-std::string gradients(const ExplainedJob& job) {
-  return component(job, Component::kGradients);
 }
 std::string optimizer(const ExplainedJob& job) {
   return component(job, Component::kOptimizer) + ", zero " + std::to_string(job.plan().zero) +
@@ -33,18 +35,6 @@ std::string activations(const ExplainedJob& job) {
   return "T " + grouped(tokens) + ", h " + grouped(job.job().model.hidden) +
          ": one T*h in bf16 is " + in_gib(2 * tokens * job.job().model.hidden) + "; " +
          component(job, Component::kActivations);
-}
-std::string temporaries(const ExplainedJob& job) {
-  return component(job, Component::kTemporaries);
-}
-std::string communication(const ExplainedJob& job) {
-  return component(job, Component::kCommunication);
-}
-std::string workspace(const ExplainedJob& job) {
-  return component(job, Component::kWorkspace);
-}
-std::string context(const ExplainedJob& job) {
-  return component(job, Component::kContext);
 }
 std::string allocated(const ExplainedJob& job) {
   return in_gib(job.stage().allocated_bytes);
@@ -89,7 +79,7 @@ constexpr std::array<Term, 16> kTerms = {{
      .meaning = "The buffer in which gradients are added up and reduced. Its type is --grad-dtype; "
                 "zero 2 and 3 keep only a part where the framework does.",
      .formula = "bytes of grad_dtype x parameters of the stage / tp",
-     .numbers = gradients,
+     .numbers = at_peak<Component::kGradients>,
      .example = "estimate ... --grad-dtype bf16"},
     {.name = "optimizer",
      .others = " optim adamw ",
@@ -110,23 +100,23 @@ constexpr std::array<Term, 16> kTerms = {{
      .others = " temps ",
      .meaning = "Tensors that live for a few operations only: gradients of activations, casts, "
                 "buffers of the loss. Those alive at the peak are counted.",
-     .numbers = temporaries},
+     .numbers = at_peak<Component::kTemporaries>},
     {.name = "communication",
      .others = " comm ",
      .meaning = "Buffers of collectives and of pipeline sends, and what NCCL takes for its "
                 "communicators outside the allocator.",
-     .numbers = communication},
+     .numbers = at_peak<Component::kCommunication>},
     {.name = "workspace",
      .others = "",
      .meaning = "Scratch memory of libraries, as cuBLAS and Transformer Engine take it once per "
                 "handle and stream.",
-     .numbers = workspace},
+     .numbers = at_peak<Component::kWorkspace>},
     {.name = "context",
      .others = " cuda_context ",
      .meaning =
          "What a process holds on the GPU before it allocates anything: the CUDA context and "
          "the code of the libraries. Measured, outside the allocator.",
-     .numbers = context},
+     .numbers = at_peak<Component::kContext>},
     {.name = "allocated",
      .others = " peak_allocated ",
      .meaning = "Bytes of all tensors at the worst moment of a step: "
