@@ -1,11 +1,12 @@
-// What a Trainer's run says of its experts' weights and adapters.
+// Settings of a Trainer's run for weights and adapters of experts.
 #pragma once
 
 #include "data/arguments/trainer.h"
 
 namespace shardplan {
 
-// Of adapters on layers that are named by `setting`.
+// Refuses adapters where the layers that `setting` names are experts, whose adapters are not
+// described.
 void refuse_expert_targets(const char* setting, RunReading& run);
 
 // axolotl's experts that are quantized as linear layers are.

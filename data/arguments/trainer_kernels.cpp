@@ -113,7 +113,7 @@ void read_kernels(const TrainerFile& trainer, RunReading& run) {
   }
 }
 
-// What has no description takes peft's layers.
+// Runs whose kernels of adapters are not described take peft's layers.
 void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const RunArguments& arguments = trainer.arguments;
   if (is_on(arguments, "fused_attn_kernel") && run.job.model.qk_norm) {

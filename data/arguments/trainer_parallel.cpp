@@ -25,7 +25,7 @@ const char* ulysses_setting(const TrainerFile& trainer) {
   return own != nullptr && trainer.arguments.has(own) ? own : kOfLauncher;
 }
 
-// Of other methods and projects: ring attention, and what no reading of the plan has.
+// Refuses sizes of other projects and methods of dividing sequences, as ring attention.
 void refuse_others(const TrainerFile& trainer, RunReading& run) {
   constexpr std::array<std::pair<const char*, TrainerProject>, 2> kOwners = {{
       {"cp_size", TrainerProject::kFactoryV1},

@@ -13,7 +13,7 @@ void read_tuning(const TrainerFile& trainer, RunReading& run);
 // Whether 4-bit weights are kept in tensors of floats, which FSDP2 divides, not of bytes.
 bool stores_floats(const TrainerFile& trainer);
 
-// What 4-bit weights of LLaMA-Factory's version 1 are unpacked to.
+// The type that 4-bit weights are unpacked to, which LLaMA-Factory's version 1 chooses itself.
 void read_quant_compute(const TrainerFile& trainer, bool is_sharded, RunReading& run,
                         const Library& library);
 
