@@ -44,14 +44,7 @@ std::string shortest(double value) {
 }
 
 std::string gib(std::int64_t bytes) {
-  std::string digits = fixed(static_cast<double>(bytes) / static_cast<double>(kGiB), 2);
-  const std::size_t point = digits.find('.');
-  const std::size_t first = digits.starts_with("-") ? 1 : 0;
-  for (std::size_t at = point; at > first + 3;) {
-    at -= 3;
-    digits.insert(at, 1, ',');
-  }
-  return digits;
+  return fixed(static_cast<double>(bytes) / static_cast<double>(kGiB), 2);
 }
 
 std::string percent(double share) {

@@ -11,7 +11,7 @@ std::string grouped(std::int64_t value);        // 8,030,261,248
 std::string whole(double value);                // 10,931: the nearest integer
 std::string fixed(double value, int decimals);  // 12.34; never -0.00
 std::string shortest(double value);             // 0.8, six digits at most
-std::string gib(std::int64_t bytes);            // 1,061.20, without the unit
+std::string gib(std::int64_t bytes);            // 61.20, without the unit
 std::string percent(double share);              // 80 %, 43.1 %
 std::string signed_percent(double share);       // +1.06 %, -0.50 %, 0.00 %
 // "39.94 to 39.95", and one of the two where they are the same.
