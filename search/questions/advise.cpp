@@ -26,8 +26,8 @@ struct Changed {
 };
 
 bool keeps_rule(const Job& job, const MemoryEstimate& memory, const AdviceOptions& options) {
-  return options.rule == FitRule::kVerdict ? memory.fit != Fit::kDoesNotFit
-                                           : fits(job, memory, options.share);
+  return memory.fit != Fit::kDoesNotFit && (options.rule == FitRule::kVerdict ||
+                                            check_rule(job, memory, options.share.rule()).kept());
 }
 
 JudgedPlan judge(const Job& job, const Plan& plan, const AdviceOptions& options) {
@@ -151,7 +151,7 @@ bool may_fit(const PricedPair& pair, const AdviceOptions& options) {
   const Job& job = pair.changed.job;
   return pair.price.device_least_bytes <= card_bytes(job) &&
          (options.rule == FitRule::kVerdict ||
-          pair.price.allocated_bytes <= memory_limit_bytes(job.cluster, options.share));
+          pair.price.allocated_bytes <= memory_limit_bytes(job.cluster, options.share.rule()));
 }
 
 // Pairs that may fit, the fastest first; estimated in small rounds until enough of them help.

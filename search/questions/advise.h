@@ -23,8 +23,8 @@ struct PlanEdit {
 enum class AdviceGoal { kFaster, kLessMemory };
 
 enum class FitRule {
-  kVerdict,  // what estimate answers: device used, and whether the allocator survives
-  kShare,    // besides a share of the capacity: threshold and basis of the options
+  kVerdict,  // the run lives, if need be on memory that its allocator gives back
+  kShare,    // besides it keeps a share of the capacity: threshold and basis of the options
 };
 
 struct AdviceOptions {

@@ -193,7 +193,7 @@ std::vector<PlanFamily> plan_families(const Job& job, const SearchSpace& space,
                          .rules = rules,
                          .options = one,
                          .tables = tables,
-                         .limit_bytes = memory_limit_bytes(job.cluster, one),
+                         .limit_bytes = memory_limit_bytes(job.cluster, one.rule()),
                          .card_bytes = card_bytes(job)};
   FamilyTask task = {.walk = walk, .axes = axes, .parts = {}};
   for (const FamilyAxis& axis : axes) {

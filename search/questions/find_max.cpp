@@ -56,7 +56,7 @@ std::int64_t step_of(const Job& job, const Plan& plan, FindMaxAxis axis) {
 bool fits_at(const SizedPlan& at, const SearchOptions& options) {
   PriceTable table = build_price_table(at.job);
   const Price bounds = price(table, at.plan);
-  const std::int64_t limit = memory_limit_bytes(at.job.cluster, options);
+  const std::int64_t limit = memory_limit_bytes(at.job.cluster, options.rule());
   const std::int64_t card = card_bytes(at.job);
   if (bounds.allocated_bytes > limit || bounds.device_least_bytes > card) {
     return false;

@@ -110,7 +110,7 @@ std::vector<Headroom> headroom_of(const Job& job, const std::vector<RankedPlan>&
     const std::size_t i = static_cast<std::size_t>(at);
     const RankedPlan& ranked = plans[i];
     headroom[i].left_bytes =
-        memory_limit_bytes(job.cluster, options) - basis_bytes(ranked.memory, options.basis);
+        memory_limit_bytes(job.cluster, options.rule()) - basis_bytes(ranked.memory, options.basis);
     const auto largest = [&](FindMaxAxis axis) {
       const FindMaxResult found = find_max(job, ranked.plan, axis, options);
       return found.largest ? found.largest->value : 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <span>
@@ -32,6 +31,9 @@ Counts count_verdicts(const SettledRules& rules, const SearchOptions& options) {
   std::vector<std::optional<Census>> censuses(threads);
   std::vector<Counts> parts(threads, Counts(verdicts));
   in_parallel(tasks, options.threads, [&](std::int64_t task, std::size_t thread) {
+    if (options.is_stopped()) {
+      return;
+    }
     std::optional<Census>& census = censuses[thread];
     if (!census) {
       census.emplace(rules);
@@ -86,8 +88,7 @@ RankedPlan full_estimate(const WalkTask& task, const Candidate& candidate) {
                        .time = {}};
   ranked.memory = estimate_memory(job, ranked.plan);
   ranked.time = estimate_step_time(job, ranked.plan);
-  ranked.exceeds_device =
-      basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed) > device_capacity_bytes(job.cluster);
+  ranked.exceeds_device = verdict_of(job, ranked.memory, kCardAlone) == MemoryVerdict::kTight;
   return ranked;
 }
 
@@ -258,35 +259,11 @@ void group_ties(std::vector<RankedPlan>& top) {
 
 }  // namespace
 
-std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions& options) {
-  const std::int64_t capacity = options.basis == MemoryBasis::kAllocated
-                                    ? nominal_capacity_bytes(cluster)
-                                    : device_capacity_bytes(cluster);
-  return static_cast<std::int64_t>(
-      std::floor(options.memory_threshold * static_cast<double>(capacity)));
-}
-
-std::int64_t basis_bytes(const StageMemory& stage, MemoryBasis basis) {
-  switch (basis) {
-    case MemoryBasis::kAllocated: return stage.allocated_bytes;
-    case MemoryBasis::kReserved: return stage.reserved_bytes;
-    case MemoryBasis::kRequired: return stage.required_bytes;
-    case MemoryBasis::kDeviceUsed: return stage.device_used_bytes;
-  }
-  throw std::logic_error("basis_bytes: unknown basis");
-}
-
-std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis) {
-  std::int64_t bytes = 0;
-  for (const StageMemory& stage : memory.stages) {
-    bytes = std::max(bytes, basis_bytes(stage, basis));
-  }
-  return bytes;
-}
-
 bool fits(const Job& job, const MemoryEstimate& memory, const SearchOptions& options) {
-  return memory.fit != Fit::kDoesNotFit &&
-         basis_bytes(memory, options.basis) <= memory_limit_bytes(job.cluster, options);
+  const MemoryVerdict verdict = verdict_of(job, memory, options.rule());
+  return verdict == MemoryVerdict::kFits ||
+         (options.takes_tight && verdict == MemoryVerdict::kTight &&
+          check_rule(job, memory, options.rule()).kept());
 }
 
 SearchResult search_plans(const Job& job, const SearchSpace& space, const SearchOptions& options) {
@@ -307,7 +284,7 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
                    .rules = rules,
                    .options = options,
                    .tables = tables,
-                   .limit_bytes = memory_limit_bytes(job.cluster, options),
+                   .limit_bytes = memory_limit_bytes(job.cluster, options.rule()),
                    .card_bytes = card_bytes(job),
                    .num_distinct = counts.back()};
   auto [walked, chosen] = walk_and_choose(task);
@@ -318,14 +295,15 @@ SearchResult search_plans(const Job& job, const SearchSpace& space, const Search
   result.plans_priced = walked.priced;
   result.plans_fitting = chosen.fitting;
   result.top = std::move(chosen.top);
-  if (result.plans_in_space > 0 && result.plans_distinct == 0) {
+  result.was_stopped = options.is_stopped();
+  if (result.plans_in_space > 0 && result.plans_distinct == 0 && !result.was_stopped) {
     result.nearest = nearest_plan(rules, counts);
   }
   group_ties(result.top);
   for (const Candidate& candidate : walked.answers.front.candidates()) {
     result.pareto.push_back({.plan = plan_at(plans, candidate.index), .price = candidate.price});
   }
-  if (result.plans_fitting == 0 && options.least_tokens_per_s_per_gpu == 0) {
+  if (result.plans_fitting == 0 && options.least_tokens_per_s_per_gpu == 0 && !result.was_stopped) {
     if (const std::optional<Candidate> smallest = smallest_plan(task)) {
       result.smallest = plan_at(plans, smallest->index);
       result.smallest_price = smallest->price;

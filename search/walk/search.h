@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -21,13 +22,10 @@
 #include "estimator/plan/job.h"
 #include "estimator/price/price.h"
 #include "search/space/search_space.h"
+#include "search/verdict/verdict.h"
 #include "search/walk/price_tables.h"
 
 namespace shardplan {
-
-// Which of the four totals the threshold is for, and which capacity it is a share of: allocated has
-// the nominal (decimal) one, as in arXiv 2411.06465; the others have what the driver reports.
-enum class MemoryBasis { kAllocated, kReserved, kRequired, kDeviceUsed };
 
 // How far a search is; told now and then by one of its threads.
 struct SearchProgress {
@@ -47,6 +45,7 @@ enum class Cuts { kAll, kOverLimit, kNone };
 struct SearchOptions {
   double memory_threshold = 0.80;  // share of the capacity that belongs to the basis
   MemoryBasis basis = MemoryBasis::kAllocated;
+  bool takes_tight = false;  // plans that must give cached memory back are answers, too
   std::int64_t top = 10;
   std::int64_t threads = 0;  // 0: as parallel.h says; the result does not depend on it
   Cuts cuts = Cuts::kAll;
@@ -57,17 +56,16 @@ struct SearchOptions {
   bool pareto = false;    // also the front of allocated bytes against speed
   std::function<void(const SearchProgress&)> progress =
       nullptr;  // called from one thread at a time
+  // Once it is set no more plans are priced; the answer is of those that were.
+  const std::atomic<bool>* stop = nullptr;
+
+  bool is_stopped() const { return stop != nullptr && *stop; }
+
+  MemoryRule rule() const { return {.threshold = memory_threshold, .basis = basis}; }
 };
 
-// Bytes that a plan may use, rounded down.
-std::int64_t memory_limit_bytes(const ClusterSpec& cluster, const SearchOptions& options);
-
-std::int64_t basis_bytes(const StageMemory& stage, MemoryBasis basis);
-// The basis total of the stage that has most of it.
-std::int64_t basis_bytes(const MemoryEstimate& memory, MemoryBasis basis);
-
-// What every plan keeps that a search, advice or a maximum offers: its share of the memory, and the
-// card itself, which must hold what the allocator cannot give back and all that is outside it.
+// What every plan keeps that a search or a maximum offers: its verdict is that it fits or, where
+// such plans are taken, that it is tight and keeps the rule.
 bool fits(const Job& job, const MemoryEstimate& memory, const SearchOptions& options);
 
 struct RankedPlan {
@@ -75,7 +73,7 @@ struct RankedPlan {
   Price price;
   MemoryEstimate memory;  // of the finalists: the full estimate
   StepTime time;
-  bool exceeds_device = false;  // device_used is above the card: it runs, but gives memory back
+  bool exceeds_device = false;  // it is tight
   // From 1: plans of one group are equally fast as far as the model can tell. 0: not ranked.
   std::int64_t tied_group = 0;
 };
@@ -94,7 +92,7 @@ struct ParetoPoint {
 //   "cut: BOUND"        not priced: a floor of its branch is over the limit, or so slow that no
 //                       plan of the branch can be among the answers (names: bounds.h)
 //   "does_not_fit"      priced, over the limit, or over the card: by what is allocated and what is
-//                       outside the allocator; of the plans that would be shown by a replay of it
+//                       outside the allocator; of the plans that would be shown by their verdict
 //   "undecided"         never for basis allocated. Otherwise: allocated bytes are under the limit,
 //                       the upper bound of the basis is not, and the plan is slower than the top,
 //                       so that its allocator was not replayed
@@ -116,6 +114,7 @@ struct SearchResult {
                                     // rules refuses, all others having refused their plans before
   Plan smallest;                    // when nothing fits: the valid plan with the least memory
   Price smallest_price;
+  bool was_stopped = false;  // its counts do not sum
   double seconds = 0;
 };
 

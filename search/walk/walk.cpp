@@ -333,7 +333,11 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   if (task.options.cuts == Cuts::kAll) {
     const std::vector<std::span<Branch>> neighbours = neighbours_of(task.rules, branches);
     walkers.for_all(neighbours.size(), [&](Walker& walker, std::size_t at) {
-      for (Branch& branch : neighbours[at]) { walker.set_time_floor(branch, depth); }
+      for (Branch& branch : neighbours[at]) {
+        if (!task.options.is_stopped()) {
+          walker.set_time_floor(branch, depth);
+        }
+      }
     });
     remember_floors(task, branches, depth);
     sort_by_floor(branches);
@@ -342,6 +346,9 @@ WalkResult walk(const WalkTask& task, const std::optional<Candidate>& behind) {
   in_rounds(
       walkers, branches,
       [&](Walker& walker, const Branch& branch) {
+        if (task.options.is_stopped()) {
+          return Harvest{};
+        }
         Harvest harvest = walker.walk(branch, depth, result, behind);
         reporter.add(harvest.priced + std::reduce(harvest.cut.begin(), harvest.cut.end()),
                      harvest.priced);

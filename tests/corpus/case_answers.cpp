@@ -35,6 +35,7 @@ std::string explain_answer(const Question& question, const Library& library) {
   EstimateReport report = {.question = question, .rule = {}, .detail = Detail::kRows};
   report.prediction = predict_question(question, report.rule);
   report.assumptions = assumptions_of(question, library, report.prediction, report.rule);
+  report.prediction.judged.reset();  // the answers of commands have the verdict
   report.account = step_account(question.job, question.plan);
   return estimate_json(report);
 }

@@ -231,9 +231,9 @@ BruteRanking rank(const Job& job, const BruteForce& brute, const SearchOptions& 
                                                   ? nominal_capacity_bytes(job.cluster)
                                                   : device_capacity_bytes(job.cluster));
   for (const BrutePlan& plan : brute.plans) {
-    const Fit fit = estimate_memory(job, plan.plan).fit;
+    const MemoryVerdict verdict = verdict_of(job, estimate_memory(job, plan.plan), kCardAlone);
     if (static_cast<double>(plan.basis_bytes) <= options.memory_threshold * capacity &&
-        fit != Fit::kDoesNotFit) {
+        verdict < MemoryVerdict::kTight) {
       ++ranking.fitting;
       ranking.top.push_back(plan);
     } else {

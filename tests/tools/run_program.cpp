@@ -7,12 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 
 namespace shardplan {
@@ -64,6 +67,18 @@ std::string built_program(const std::string& name) {
 
 ProgramRun run_shardplan(const std::vector<std::string>& arguments) {
   return StartedProgram(built_program("shardplan"), arguments, {}).wait();
+}
+
+ProgramRun run_in_full(std::vector<std::string> arguments) {
+  constexpr auto kScreens =
+      std::to_array<std::string_view>({"estimate", "compare", "search", "advise", "why-oom"});
+  const bool has_screen = !arguments.empty() &&
+                          std::ranges::find(kScreens, arguments.front()) != kScreens.end() &&
+                          std::ranges::find(arguments, "--details") == arguments.end();
+  if (has_screen) {
+    arguments.insert(arguments.begin() + 1, "--details");
+  }
+  return run_shardplan(arguments);
 }
 
 StartedProgram::StartedProgram(const std::string& program,

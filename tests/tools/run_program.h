@@ -18,6 +18,9 @@ struct ProgramRun {
 // stdin is empty; `arguments` do not pass through a shell. Killed after 60 s.
 ProgramRun run_shardplan(const std::vector<std::string>& arguments);
 
+// The same with all of an answer's text, where the command has more than a screen of it.
+ProgramRun run_in_full(std::vector<std::string> arguments);
+
 // Any program by its path, with variables NAME=value besides this process's own.
 class StartedProgram {
  public:

@@ -16,6 +16,7 @@
 #include "tools/report/known_runs.h"
 #include "tools/report/layouts.h"
 #include "tools/report/report.h"
+#include "tools/screen/progress.h"
 
 namespace shardplan {
 namespace {
@@ -80,11 +81,16 @@ void add_line(AccuracyReport& report, const std::string& set, const CaseText& li
 
 AccuracyReport accuracy_report(const std::vector<std::string>& files, const Library& library) {
   AccuracyReport report;
+  ProgressRow progress;
   for (const std::string& file : files) {
     const std::string set =
         file == "-" ? "standard input" : std::filesystem::path(file).stem().string();
     CaseFile lines(file);
-    for (CaseText line; lines.next(line);) { add_line(report, set, line, library); }
+    for (CaseText line; lines.next(line);) {
+      progress.tell("predicting " + set + ", line " + std::to_string(line.line) + ", " +
+                    std::to_string(report.cases.size()) + " runs so far");
+      add_line(report, set, line, library);
+    }
   }
   return report;
 }

@@ -138,6 +138,16 @@ std::optional<std::int64_t> paper_allocated_bytes(const Case& question, const Li
 
 }  // namespace
 
+std::optional<std::int64_t> measured_device_bytes(const Measurement& measured) {
+  std::optional<std::int64_t> most;
+  for (const MeasuredRank& rank : measured.ranks) {
+    if (const std::optional<std::int64_t> bytes = device_used_peak(rank)) {
+      most = std::max(most.value_or(0), *bytes);
+    }
+  }
+  return most;
+}
+
 std::optional<double> measured_step_s(const Measurement& measured, const Job& job) {
   if (!measured.step_times_s.empty()) {
     return median_of(measured.step_times_s);

@@ -9,6 +9,7 @@
 #include "data/frameworks/framework.h"
 #include "data/frameworks/profile_fields.h"
 #include "data/read/json_message.h"
+#include "estimator/price/price.h"
 #include "estimator/time/kernel_time.h"
 #include "tools/accuracy/case.h"
 #include "tools/accuracy/plan_features.h"
@@ -39,19 +40,31 @@ constexpr std::array<Size, 12> kSizes = {{
                    const Plan&) { return std::max<std::int64_t>(job.model.moe.num_experts, 1); }},
 }};
 
+}  // namespace
+
 // What runs are compared by.
-struct Traits {
+struct RunTraits {
   std::array<std::int64_t, kSizes.size()> sizes{};
   std::set<std::string> features;
 };
+
+// A measured run of the framework that its profile can predict.
+struct KnownRun {
+  std::string set;
+  Case run;
+  RunTraits traits;
+  double distance = 0;
+};
+
+namespace {
 
 // "tp > 1" is told by the size.
 bool is_size_feature(const std::string& feature) {
   return feature.find(" > 1") != std::string::npos;
 }
 
-Traits traits_of(const Job& job, const Plan& plan, const std::vector<CaseOption>& options) {
-  Traits traits;
+RunTraits traits_of(const Job& job, const Plan& plan, const std::vector<CaseOption>& options) {
+  RunTraits traits;
   for (std::size_t i = 0; i < kSizes.size(); ++i) {
     traits.sizes[i] = std::max<std::int64_t>(kSizes[i].value(job, plan), 1);
   }
@@ -62,7 +75,7 @@ Traits traits_of(const Job& job, const Plan& plan, const std::vector<CaseOption>
   return traits;
 }
 
-double distance_of(const Traits& one, const Traits& other) {
+double distance_of(const RunTraits& one, const RunTraits& other) {
   constexpr double kPerFeature = 1;
   double distance = 0;
   for (std::size_t i = 0; i < kSizes.size(); ++i) {
@@ -75,14 +88,6 @@ double distance_of(const Traits& one, const Traits& other) {
   std::erase_if(different, is_size_feature);
   return distance + kPerFeature * static_cast<double>(different.size());
 }
-
-// A measured run of the framework that its profile can predict.
-struct KnownRun {
-  std::string set;
-  Case run;
-  Traits traits;
-  double distance = 0;
-};
 
 // Options that are not at their default; the others say nothing.
 std::vector<CaseOption> telling(const FrameworkProfile& profile,
@@ -97,6 +102,34 @@ std::vector<CaseOption> telling(const FrameworkProfile& profile,
   return kept;
 }
 
+// What a measured run took of its card; nothing where nobody knows.
+std::optional<double> card_share(const Case& run) {
+  const bool has_died = run.measured->status == RunStatus::kOom;
+  const std::optional<std::int64_t> bytes =
+      has_died ? [&] {
+        PriceTable table = build_price_table(run.job);
+        return std::optional(price(table, run.plan).device_used_bytes);
+      }()
+               : measured_device_bytes(*run.measured);
+  return bytes ? std::optional(static_cast<double>(*bytes) /
+                               static_cast<double>(device_capacity_bytes(run.job.cluster)))
+               : std::nullopt;
+}
+
+// Counts the run where it is as near to its card as the plan is to its own.
+void count_near(const Case& run, double share, NearCard& near) {
+  constexpr double kAsNear = 0.05;
+  const RunStatus status = run.measured->status;
+  if (status != RunStatus::kOk && status != RunStatus::kOom) {
+    return;
+  }
+  const std::optional<double> other = card_share(run);
+  if (other && std::fabs(*other - share) <= kAsNear) {
+    ++(status == RunStatus::kOom ? near.died : near.lived);
+  }
+}
+
+// The framework's measured lines that its profile can predict.
 std::vector<KnownRun> known_runs(const std::string& framework, const Library& library) {
   const std::vector<ProfileOption> options = profile_options(library, framework);
   const std::string key = '"' + framework + '"';
@@ -113,11 +146,10 @@ std::vector<KnownRun> known_runs(const std::string& framework, const Library& li
         continue;  // another framework's: not worth reading
       }
       Case run = read_case(case_text, file + ":" + std::to_string(line), library);
-      const bool has_memory = run.measured && !run.measured->ranks.empty();
-      const bool counts = run.framework == framework && has_memory && run.unsupported.empty() &&
+      const bool counts = run.framework == framework && run.measured && run.unsupported.empty() &&
                           first_broken_rule(run.job, run.plan) == nullptr;
       if (counts) {
-        Traits traits = traits_of(run.job, run.plan, telling(run.job.profile, options));
+        RunTraits traits = traits_of(run.job, run.plan, telling(run.job.profile, options));
         runs.push_back({.set = std::filesystem::path(file).stem().string(),
                         .run = std::move(run),
                         .traits = std::move(traits)});
@@ -127,7 +159,7 @@ std::vector<KnownRun> known_runs(const std::string& framework, const Library& li
   return runs;
 }
 
-std::vector<NearRun> nearest_of(std::vector<KnownRun>& runs, const Traits& traits,
+std::vector<NearRun> nearest_of(std::vector<KnownRun> runs, const RunTraits& traits,
                                 const Library& library) {
   for (KnownRun& run : runs) { run.distance = distance_of(run.traits, traits); }
   std::ranges::stable_sort(runs, {}, &KnownRun::distance);
@@ -175,7 +207,7 @@ std::vector<SupportedInterval> intervals_of(const std::vector<NearRun>& nearest,
   return intervals;
 }
 
-void find_gaps(Evidence& evidence, const std::vector<KnownRun>& runs, const Traits& traits) {
+void find_gaps(Evidence& evidence, const std::vector<KnownRun>& runs, const RunTraits& traits) {
   for (const std::string& feature : traits.features) {
     const bool is_covered = std::ranges::any_of(
         runs, [&](const KnownRun& run) { return run.traits.features.contains(feature); });
@@ -222,32 +254,50 @@ std::string joined_cut(const std::vector<std::string>& words, std::size_t most) 
   return text;
 }
 
-std::string signed_percent(double share) {
-  std::string text = fixed(share * 100, 2) + " %";
-  if (share > 0) {
-    text.insert(text.begin(), '+');
-  }
-  return text;
-}
-
 }  // namespace
 
-Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory,
-                     const Library& library) {
+MeasuredRuns::MeasuredRuns(const FrameworkProfile& profile, const Library& library)
+    : library_(library),
+      options_(profile_options(library, profile.name)),
+      runs_(known_runs(profile.name, library)) {}
+
+MeasuredRuns::~MeasuredRuns() = default;
+
+Evidence MeasuredRuns::evidence_of(const Job& job, const Plan& plan,
+                                   const MemoryEstimate& memory) const {
   Evidence evidence;
   evidence.rates_measured = is_calibrated(job.cluster.gpu);
-  const std::string& framework = job.profile.name;
-  const Traits traits =
-      traits_of(job, plan, telling(job.profile, profile_options(library, framework)));
-  std::vector<KnownRun> runs = known_runs(framework, library);
+  const RunTraits traits = traits_of(job, plan, telling(job.profile, options_));
+  const double share = static_cast<double>(basis_bytes(memory, MemoryBasis::kDeviceUsed)) /
+                       static_cast<double>(device_capacity_bytes(job.cluster));
+  for (const KnownRun& run : runs_) { count_near(run.run, share, evidence.near_card); }
+  std::vector<KnownRun> runs = runs_;
+  std::erase_if(runs, [](const KnownRun& run) { return run.run.measured->ranks.empty(); });
   evidence.num_runs = std::ssize(runs);
-  evidence.nearest = nearest_of(runs, traits, library);
-  evidence.intervals = intervals_of(evidence.nearest, memory);
   if (evidence.num_runs > 0) {
     find_gaps(evidence, runs, traits);
   }
+  evidence.nearest = nearest_of(std::move(runs), traits, library_);
+  evidence.intervals = intervals_of(evidence.nearest, memory);
   evidence.constants = constants_of(memory.stages.at(static_cast<std::size_t>(memory.worst_stage)));
   return evidence;
+}
+
+bool MeasuredRuns::cover(const Job& job, const Plan& plan) const {
+  Evidence gaps;
+  find_gaps(gaps, runs_, traits_of(job, plan, telling(job.profile, options_)));
+  return gaps.uncovered.empty() && gaps.beyond.empty();
+}
+
+Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory,
+                     const Library& library) {
+  return MeasuredRuns(job.profile, library).evidence_of(job, plan, memory);
+}
+
+std::string near_card_words(const Evidence& evidence, const std::string& framework) {
+  const NearCard& near = evidence.near_card;
+  return grouped(near.died) + " of " + grouped(near.runs()) + " measured " + framework +
+         (near.runs() == 1 ? " run" : " runs") + " as near to the card died";
 }
 
 std::vector<std::string> evidence_lines(const Evidence& evidence) {
@@ -258,17 +308,18 @@ std::vector<std::string> evidence_lines(const Evidence& evidence) {
     lines.push_back("unmeasured: none of the " + grouped(evidence.num_runs) +
                     " measured runs of this framework is near");
   } else {
-    lines.push_back(
-        "nearest " + std::to_string(evidence.nearest.size()) + " of " + grouped(evidence.num_runs) +
-        " measured runs, at distance " + fixed(evidence.nearest.front().distance, 1) + " to " +
-        fixed(evidence.nearest.back().distance, 1) + " (1: one size doubled, 2: another choice)");
+    lines.push_back("nearest " + std::to_string(evidence.nearest.size()) + " of " +
+                    grouped(evidence.num_runs) + " measured runs, at distance " +
+                    range_of(fixed(evidence.nearest.front().distance, 1),
+                             fixed(evidence.nearest.back().distance, 1)) +
+                    " (1: one size doubled, 2: another choice)");
   }
   for (const SupportedInterval& interval : evidence.intervals) {
-    lines.push_back(std::string(name_of(interval.quantity)) + " was estimated " +
-                    signed_percent(interval.least_error) + " to " +
-                    signed_percent(interval.most_error) + " off in " +
-                    std::to_string(interval.num_runs) + " of them: " + gib(interval.low_bytes) +
-                    " to " + gib(interval.high_bytes) + " GiB here");
+    lines.push_back(
+        std::string(name_of(interval.quantity)) + " was estimated " +
+        range_of(signed_percent(interval.least_error), signed_percent(interval.most_error)) +
+        " off in " + std::to_string(interval.num_runs) +
+        " of them: " + range_of(gib(interval.low_bytes), gib(interval.high_bytes)) + " GiB here");
   }
   if (!evidence.uncovered.empty()) {
     lines.push_back("no run covers: " + joined(evidence.uncovered));

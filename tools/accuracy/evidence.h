@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/frameworks/framework.h"
 #include "data/read/case_line.h"
 #include "tools/accuracy/accuracy.h"
 
@@ -41,8 +42,17 @@ struct ConstantRows {
   std::vector<std::string> rows;
 };
 
+// Measured runs of the framework that left as much of their card as the plan does, within 5 % of
+// the card: by the driver where they lived, by the estimate where they died.
+struct NearCard {
+  std::int64_t lived = 0;
+  std::int64_t died = 0;  // out of memory
+  std::int64_t runs() const { return lived + died; }
+};
+
 struct Evidence {
   std::int64_t num_runs = 0;  // of the framework, that its profile can predict
+  NearCard near_card;
   std::vector<NearRun> nearest;
   std::vector<SupportedInterval> intervals;
   std::vector<std::string> uncovered;  // features that no run has
@@ -54,8 +64,32 @@ struct Evidence {
 inline constexpr std::size_t kNearRuns = 5;
 inline constexpr double kFarthest = 16;  // beyond, a run says nothing
 
+struct KnownRun;
+
+// The measured runs of a framework that its profile can predict, read once.
+class MeasuredRuns {
+ public:
+  // The library must outlive it.
+  MeasuredRuns(const FrameworkProfile& profile, const Library& library);
+  ~MeasuredRuns();
+  MeasuredRuns(const MeasuredRuns&) = delete;
+  MeasuredRuns& operator=(const MeasuredRuns&) = delete;
+
+  Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory) const;
+  // Whether some run has each of the plan's features, and its sizes lie among those of the runs.
+  bool cover(const Job& job, const Plan& plan) const;
+
+ private:
+  const Library& library_;
+  std::vector<ProfileOption> options_;
+  std::vector<KnownRun> runs_;  // those that died, too
+};
+
 Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory,
                      const Library& library);
+
+// "1 of 12 measured megatron runs this near to their card died".
+std::string near_card_words(const Evidence& evidence, const std::string& framework);
 
 // Lines of a list for people.
 std::vector<std::string> evidence_lines(const Evidence& evidence);

@@ -6,12 +6,15 @@
 #include "search/questions/edits.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help.h"
+#include "tools/commands/verdict.h"
 #include "tools/export/export.h"
+#include "tools/options/command_words.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/advise.h"
 #include "tools/report/csv.h"
 #include "tools/report/report.h"
 #include "tools/report/text.h"
+#include "tools/screen/advise.h"
 
 namespace shardplan {
 namespace {
@@ -35,20 +38,18 @@ void add_switches(std::vector<PlanEdit>& edits, const Job& job, const Library& l
   }
 }
 
-std::string render(const AdviseReport& report, Format format, const Paint& paint) {
+std::string render(const AdviseReport& report, Format format, const Screen& screen) {
   const bool has_scaling = !report.scaling.empty();
   switch (format) {
-    case Format::kTable: return advise_text(report, paint).append(scaling_text(report));
+    case Format::kTable:
+      return asks_details(report.options)
+                 ? advise_text(report, screen.paint).append(scaling_text(report))
+                 : advise_screen(screen, report);
     case Format::kCsv:
       return csv_text(has_scaling ? scaling_csv_table(report) : advise_table(report));
     case Format::kJson: return advise_json(report);
   }
   return "";
-}
-
-bool has_answer(const AdviceResult& result) {
-  return (result.base_valid && result.base.fits) || !result.singles.empty() ||
-         !result.pairs.empty();
 }
 
 }  // namespace
@@ -128,15 +129,12 @@ namespace {
 void export_changed(const Options& options, const AdviseReport& report, const Library& library) {
   const std::vector<Advice>& singles = report.result.singles;
   Question question = report.question;
-  std::string command = command_text(options);
+  std::string command = command_text(options, "advise");
   if (!singles.empty()) {
     const JudgedPlan& changed = singles.front().changed;
     question.job = changed.job;
     question.plan = plan_with_stated_dp(report.question.plan, changed);
-    command +=
-        " (with " +
-        difference_text(report.question.job, report.question.plan, question.job, question.plan) +
-        ")";
+    command = command_of(report, changed);
   }
   export_answer(options, question, command, library);
 }
@@ -150,7 +148,8 @@ ExitCode run_advise(const Arguments& arguments) {
   }
   refuse_positional(options);
   const Library library = library_of(options);
-  AdviseReport report = {.question = question_of(options, library),
+  AdviseReport report = {.options = with_plan_fields(options),
+                         .question = question_of(options, library),
                          .rule = memory_rule_of(options)};
   const Job& job = report.question.job;
   const Plan& plan = report.question.plan;
@@ -161,22 +160,19 @@ ExitCode run_advise(const Arguments& arguments) {
   if (report.question.run && !report.question.run->reading.unsupported.empty()) {
     throw InputError(report.question.run->file + ": " + report.question.run->reading.unsupported);
   }
-  if (const std::optional<InvalidReason> reason = why_invalid(job, plan)) {
-    report.reason = reason->message;
-  }
+  report.prediction = predict(job, plan, report.rule);
   report.edits = edits_of(job, plan, library);
-  const AdviceOptions advice = {
-      .rule = report.rule.decides_verdict ? FitRule::kShare : FitRule::kVerdict,
-      .share = report.rule.share,
-      .top = count_or(options, "top", 10)};
+  const AdviceOptions advice = {.rule = report.rule.is_asked ? FitRule::kShare : FitRule::kVerdict,
+                                .share = search_options(report.rule),
+                                .top = count_or(options, "top", 10)};
   report.result = advise(job, plan, report.edits, advice);
-  if (given(options, "scaling") && report.reason.empty()) {
+  if (given(options, "scaling") && report.prediction.has_numbers()) {
     report.scaling = scaling_tables(job, plan);
   }
   export_changed(options, report, library);
-  output.write(render(report, format_of(options), paint_for(options, output)));
+  output.write(render(report, format_of(options), screen_for(options, output)));
   output.commit();
-  return has_answer(report.result) ? ExitCode::kOk : ExitCode::kNegative;
+  return exit_code_of(report.prediction, fails_on(options));
 }
 
 }  // namespace shardplan

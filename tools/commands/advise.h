@@ -14,9 +14,10 @@
 namespace shardplan {
 
 struct AdviseReport {
+  Options options;  // with the fields of the plan as options of their own
   Question question;
   MemoryRule rule;
-  std::string reason = {};  // why the plan is invalid or unsupported; empty: it is valid
+  Prediction prediction = {};  // of the plan itself
   std::vector<PlanEdit> edits = {};
   AdviceResult result = {};
   std::vector<ScalingTable> scaling = {};

@@ -10,6 +10,7 @@
 #include "estimator/answer/allocator_totals.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/price/price.h"
+#include "tools/commands/verdict.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/text.h"
 
@@ -105,7 +106,7 @@ bool is_open(const Question& question, const DefaultField& field) {
 
 // What other choices are held against; most of them change nothing of what is allocated.
 struct Verdict {
-  PredictedStatus status = PredictedStatus::kError;
+  bool is_negative = false;
   const MemoryRule& rule;
   std::vector<PlayedTimeline> played = {};
 };
@@ -121,29 +122,28 @@ bool may_turn(const Job& job, const Plan& plan, const Verdict& verdict) {
       std::max(device_capacity_bytes(job.cluster), nominal_capacity_bytes(job.cluster));
   std::int64_t least =
       std::min(device_capacity_bytes(job.cluster), nominal_capacity_bytes(job.cluster));
-  if (rule.decides_verdict) {
-    most = std::min(most, memory_limit_bytes(job.cluster, rule.share));
-    least = std::min(least, memory_limit_bytes(job.cluster, rule.share));
+  if (rule.is_asked) {
+    most = std::min(most, memory_limit_bytes(job.cluster, rule));
+    least = std::min(least, memory_limit_bytes(job.cluster, rule));
   }
-  return is_negative(verdict.status) ? bounds.allocated_bytes <= most
-                                     : bounds.device_used_bytes > least;
+  return verdict.is_negative ? bounds.allocated_bytes <= most : bounds.device_used_bytes > least;
 }
 
 bool is_negative_plan(const Job& job, const Plan& plan, Verdict& verdict) {
-  return verdict.rule.decides_verdict ? is_negative(predict(job, plan, verdict.rule).status)
-                                      : fit_of_plan(job, plan, verdict.played) == Fit::kDoesNotFit;
+  return verdict.rule.is_asked ? is_negative(predict(job, plan, verdict.rule))
+                               : fit_of_plan(job, plan, verdict.played) == Fit::kDoesNotFit;
 }
 
 // fit_of_plan begins with the same bounds, from pieces that cost less than a price of their own; a
 // formula has none.
 bool needs_price(const Job& job, const Verdict& verdict) {
-  return verdict.rule.decides_verdict || job.profile.memory_model == MemoryModel::kFujii2024;
+  return verdict.rule.is_asked || job.profile.memory_model == MemoryModel::kFujii2024;
 }
 
 bool turns_verdict(const Job& job, const Plan& plan, Verdict& verdict) {
   return first_broken_rule(job, plan) == nullptr &&
          (!needs_price(job, verdict) || may_turn(job, plan, verdict)) &&
-         is_negative_plan(job, plan, verdict) != is_negative(verdict.status);
+         is_negative_plan(job, plan, verdict) != verdict.is_negative;
 }
 
 // The text of the first other value that is valid and turns the verdict; "" if none does.
@@ -195,7 +195,7 @@ struct Open {
 };
 
 StatedAssumption assumption_of(const Open& open, const std::string& framework,
-                               const std::string& turning, PredictedStatus verdict) {
+                               const std::string& turning, bool is_negative) {
   const bool is_assumed = open.assumed || !open.framework_default.empty();
   StatedAssumption stated;
   stated.kind = is_assumed ? AssumptionKind::kAssumed : AssumptionKind::kFrameworkDefault;
@@ -207,7 +207,7 @@ StatedAssumption assumption_of(const Open& open, const std::string& framework,
     stated.text += "; default of " + framework + ": " + open.framework_default;
   }
   if (!turning.empty()) {
-    stated.text += is_negative(verdict) ? "; fits with " : "; does not fit with ";
+    stated.text += is_negative ? "; fits with " : "; does not fit with ";
     stated.text += turning;
     stated.decides = true;
   }
@@ -254,7 +254,8 @@ void add_dropout(const Question& question, Verdict& verdict,
     other.*field = 0.1;
     const bool turns = turns_verdict(other, question.plan, verdict);
     stated.push_back(assumption_of({.name = name, .value = "0", .framework_default = "0.1"},
-                                   question.job.profile.name, turns ? "0.1" : "", verdict.status));
+                                   question.job.profile.name, turns ? "0.1" : "",
+                                   verdict.is_negative));
   }
 }
 
@@ -291,14 +292,14 @@ void add_plan_fields(const Question& question, const Library& library, Verdict& 
   for (const DefaultField& field : kDefaultFields) {
     if (is_open(question, field)) {
       stated.push_back(assumption_of(open_field(field, question, defaults), profile.name,
-                                     turning_value(question, field, verdict), verdict.status));
+                                     turning_value(question, field, verdict), verdict.is_negative));
     }
   }
   const auto add_own = [&](const std::string& name, const std::string& value, bool assumed) {
     if (!is_among(question.given, name)) {
       stated.push_back(
           assumption_of({.name = name, .value = value, .framework_default = {}, .assumed = assumed},
-                        profile.name, "", verdict.status));
+                        profile.name, "", verdict.is_negative));
     }
   };
   const bool has_precision = profile.memory_model == MemoryModel::kTorchtitan;
@@ -320,7 +321,7 @@ void add_options(const Question& question, const Library& library, Verdict& verd
            .value = option.default_value,
            .framework_default = option.framework_default,
            .assumed = option.assumed},
-          profile.name, turning_value(question, option, library, verdict), verdict.status));
+          profile.name, turning_value(question, option, library, verdict), verdict.is_negative));
     }
   }
 }
@@ -339,7 +340,7 @@ std::vector<StatedAssumption> assumptions_of(const Question& question, const Lib
   if (!prediction.has_numbers()) {
     return stated;
   }
-  Verdict verdict = {.status = prediction.status, .rule = rule};
+  Verdict verdict = {.is_negative = is_negative(prediction), .rule = rule};
   add_surroundings(question, prediction.time, stated);
   add_plan_fields(question, library, verdict, stated);
   add_dropout(question, verdict, stated);

@@ -7,6 +7,7 @@
 #include "data/read/case_line.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help.h"
+#include "tools/commands/verdict.h"
 #include "tools/options/case_file.h"
 #include "tools/options/question.h"
 #include "tools/report/csv.h"
@@ -75,7 +76,7 @@ std::string text_line(const BatchAnswer& answer) {
               padded_left(fixed(prediction.time.total_s, 3), 10);
   }
   return padded_left(std::to_string(answer.line), 6) + "  " +
-         padded_right(name_of(prediction.status), 12) + numbers + "  " + one_line(answer.id) +
+         padded_right(verdict_name(prediction), 12) + numbers + "  " + one_line(answer.id) +
          (prediction.reason.empty() ? "" : ": " + one_line(prediction.reason)) + "\n";
 }
 

@@ -14,7 +14,8 @@ enum class ExitCode {
   kInput = 2,        // the user's mistake
   kEnvironment = 3,  // a file that cannot be written, a program that is not there
   kBug = 4,
-  kDeadRank = 5,  // validate: a rank that timed out or died
+  kDeadRank = 5,       // validate: a rank that timed out or died
+  kInterrupted = 130,  // search: by SIGINT, with the best so far
 };
 
 using Arguments = std::vector<std::string>;  // what stands after the command's name

@@ -10,6 +10,7 @@
 #include "estimator/plan/parameters.h"
 #include "tools/commands/command.h"
 #include "tools/commands/help.h"
+#include "tools/commands/verdict.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/compare.h"
 #include "tools/report/csv.h"
@@ -17,6 +18,7 @@
 #include "tools/report/output.h"
 #include "tools/report/report.h"
 #include "tools/report/text.h"
+#include "tools/screen/compare.h"
 
 namespace shardplan {
 namespace {
@@ -160,6 +162,34 @@ bool is_of_question(const OptionRow& row) {
   return row.kind != OptionKind::kSwitch && !row.repeatable && row.group != "Output";
 }
 
+// "--against --tp 4 --pp 2" as "--against tp=4 --against pp=2": behind an --against without a word
+// of its own, options of the job and the plan are the other side's.
+Arguments with_pairs(const Arguments& arguments) {
+  const std::vector<const OptionRow*> rows = options_of("compare");
+  Arguments words;
+  bool is_other_side = false;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    const bool has_next = i + 1 < arguments.size();
+    if (word == "--against" && has_next && arguments[i + 1].starts_with("--")) {
+      is_other_side = true;
+      continue;
+    }
+    const std::size_t equals = word.find('=');
+    const std::string name = word.starts_with("--") ? word.substr(2, equals - 2) : "";
+    const auto row = std::ranges::find(rows, name, &OptionRow::name);
+    const bool takes_next = equals == std::string::npos && has_next;
+    if (!is_other_side || row == rows.end() || !is_of_question(**row) ||
+        (equals == std::string::npos && !takes_next)) {
+      words.push_back(word);
+      continue;
+    }
+    words.emplace_back("--against");
+    words.push_back(takes_next ? name + "=" + arguments[++i] : word.substr(2));
+  }
+  return words;
+}
+
 // The words of --against by the names of their keys.
 std::map<std::string, std::string> changes(const Options& options) {
   std::map<std::string, std::string> words;
@@ -210,7 +240,7 @@ Side side_of(const Options& options, const Library& library) {
 std::string verdict(const std::string& title, const Side& side) {
   std::string text = title;
   text += ": ";
-  text += name_of(side.prediction.status);
+  text += verdict_words(side.prediction);
   if (!side.prediction.reason.empty()) {
     text += ", ";
     text += side.prediction.reason;
@@ -244,10 +274,13 @@ std::string comparison_text(const Side& left, const Side& right, const Table& ta
   return text;
 }
 
-std::string render(const Side& left, const Side& right, Format format) {
+std::string render(const Side& left, const Side& right, const Options& options,
+                   const Screen& screen) {
   const Table table = comparison(left, right);
-  switch (format) {
-    case Format::kTable: return comparison_text(left, right, table);
+  switch (format_of(options)) {
+    case Format::kTable:
+      return asks_details(options) ? comparison_text(left, right, table)
+                                   : compare_screen(screen, left, right, table);
     case Format::kCsv: return csv_text(table);
     case Format::kJson: return comparison_json(left, right, table);
   }
@@ -272,7 +305,7 @@ Table comparison(const Side& left, const Side& right) {
 }
 
 ExitCode run_compare(const Arguments& arguments) {
-  const Options options = parse_options("compare", arguments);
+  const Options options = parse_options("compare", with_pairs(arguments));
   if (given(options, "help")) {
     return run_help({"compare"});
   }
@@ -289,10 +322,11 @@ ExitCode run_compare(const Arguments& arguments) {
       print_message("warning: " + warning);
     }
   }
-  output.write(render(left, right, format_of(options)));
+  output.write(render(left, right, options, screen_for(options, output)));
   output.commit();
-  const bool negative = is_negative(left.prediction.status) || is_negative(right.prediction.status);
-  return negative ? ExitCode::kNegative : ExitCode::kOk;
+  // The worse of the two.
+  return std::max(exit_code_of(left.prediction, fails_on(options)),
+                  exit_code_of(right.prediction, fails_on(options)));
 }
 
 }  // namespace shardplan

@@ -7,7 +7,9 @@
 #include "tools/commands/find_max.h"
 #include "tools/commands/help.h"
 #include "tools/commands/program_report.h"
+#include "tools/commands/verdict.h"
 #include "tools/export/export.h"
+#include "tools/options/command_words.h"
 #include "tools/options/question.h"
 #include "tools/report/csv.h"
 #include "tools/report/estimate_table.h"
@@ -15,13 +17,17 @@
 #include "tools/report/report.h"
 #include "tools/report/text.h"
 #include "tools/report/trace.h"
+#include "tools/screen/estimate.h"
+#include "tools/screen/job.h"
 
 namespace shardplan {
 namespace {
 
-std::string render(const EstimateReport& report, Format format, const Paint& paint) {
-  switch (format) {
-    case Format::kTable: return estimate_text(report, paint);
+std::string render(const EstimateReport& report, const Options& options, const Screen& screen) {
+  const bool is_detailed = asks_details(options);
+  switch (format_of(options)) {
+    case Format::kTable:
+      return is_detailed ? estimate_text(report, screen.paint) : estimate_screen(screen, report);
     case Format::kCsv: return csv_text(estimate_table(report));
     case Format::kJson: return estimate_json(report);
   }
@@ -93,6 +99,7 @@ void answer(EstimateReport& report, const Options& options, const Library& libra
   if (given(options, "find-max")) {
     report.maximum = find_max(report.question, text_or(options, "find-max", ""), report.rule);
   }
+  report.network = network_words(report.question.job.cluster);
   report.detail = given(options, "explain") ? Detail::kRows : Detail::kTotals;
   report.prediction = predict_question(report.question, report.rule);
   report.assumptions = assumptions_of(report.question, library, report.prediction, report.rule);
@@ -135,8 +142,8 @@ ExitCode run_estimate(const Arguments& arguments) {
   if (report.prediction.has_numbers() && (shows_program || !timeline.empty())) {
     shown = shown_program(report, shows_program ? "program" : "memory-timeline");
   }
-  export_answer(options, report.question, command_text(options), library);
-  output.write(render(report, format_of(options), paint_for(options, output)));
+  export_answer(options, report.question, command_text(options, "estimate"), library);
+  output.write(render(report, options, screen_for(options, output)));
   if (shown && shows_program) {
     const MemoryEstimate& memory = shown->prediction.memory;
     output.write(
@@ -151,7 +158,7 @@ ExitCode run_estimate(const Arguments& arguments) {
     write_trace(report.question, text_or(options, "trace", ""));
   }
   output.commit();
-  return is_negative(report.prediction.status) ? ExitCode::kNegative : ExitCode::kOk;
+  return exit_code_of(report.prediction, fails_on(options));
 }
 
 }  // namespace shardplan

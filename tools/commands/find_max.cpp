@@ -21,7 +21,7 @@ Maximum find_max(Question& question, const std::string& name, const MemoryRule& 
   const bool is_refused = question.run && !question.run->reading.unsupported.empty();
   if (!is_refused && !why_invalid(question.job, question.plan)) {
     const FindMaxResult result =
-        find_max(question.job, question.plan, axis_of(question, name), rule.share);
+        find_max(question.job, question.plan, axis_of(question, name), search_options(rule));
     maximum.fits = result.largest.has_value();
     maximum.next = maximum.fits && result.next ? result.next->value : 0;
     // Where nothing fits, the smallest value was tried and is the next one.
@@ -29,10 +29,10 @@ Maximum find_max(Question& question, const std::string& name, const MemoryRule& 
     if (result.next) {
       const SizedPlan& next = *result.next;
       const MemoryEstimate memory = estimate_memory(next.job, next.plan);
-      const bool breaks_rule = !keeps_share(next.job, memory, rule);
+      const bool breaks_rule = !check_rule(next.job, memory, rule).kept();
       maximum.why_not =
           breaks_rule ? share_text(next.job, memory, rule) : fit_reason(next.job, memory);
-      maximum.is_surely_largest = breaks_rule && rule.share.basis == MemoryBasis::kAllocated;
+      maximum.is_surely_largest = breaks_rule && rule.basis == MemoryBasis::kAllocated;
     }
     question.job = shown.job;
     question.plan = shown.plan;

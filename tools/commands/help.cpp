@@ -10,7 +10,7 @@
 #include "tools/commands/compare.h"
 #include "tools/commands/completion.h"
 #include "tools/commands/estimate.h"
-#include "tools/commands/explain.h"
+#include "tools/commands/explain/explain.h"
 #include "tools/commands/external.h"
 #include "tools/commands/list.h"
 #include "tools/commands/search.h"
@@ -77,9 +77,10 @@ constexpr std::array<Command, 14> kCommands = {{
 }};
 
 constexpr std::string_view kExitCodes =
-    R"(Exit codes: 0 ok, 1 negative answer (does not fit, invalid plan, nothing found), 2 bad input,
-3 environment (a file cannot be written, no memory), 4 a bug of shardplan, 5 a rank that timed out or
-died, 128 + N ended by signal N (130 SIGINT, 137 SIGKILL, 143 SIGTERM).
+    R"(Exit codes: 0 ok, 1 negative answer (does not fit, over a memory rule that was asked for, invalid
+plan, nothing found), 2 bad input or a plan that nothing describes (unsupported), 3 environment
+(a file cannot be written, no memory), 4 a bug of shardplan, 5 a rank that timed out or died, 128 + N
+ended by signal N (130 SIGINT, 137 SIGKILL, 143 SIGTERM).
 )";
 
 std::string overview() {

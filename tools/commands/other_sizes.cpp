@@ -7,6 +7,7 @@
 #include "estimator/plan/units.h"
 #include "search/space/default_space.h"
 #include "search/space/resize.h"
+#include "tools/commands/overlaps.h"
 
 namespace shardplan {
 namespace {
@@ -35,7 +36,15 @@ class OtherSearches {
     Options other = options_;
     other.values[option] = {value};
     const SearchQuestion question = search_question_of(other, library_);
-    const SearchResult result = search_plans(question.job, question.space, search_);
+    const std::vector<std::string> overlaps = open_overlaps(other, question, library_);
+    SearchResult result;
+    if (!overlaps.empty()) {
+      const SearchQuestion switched = search_question_of(with_switches(other, overlaps), library_);
+      result = search_plans(switched.job, switched.space, search_);
+    }
+    if (result.top.empty()) {
+      result = search_plans(question.job, question.space, search_);
+    }
     if (result.top.empty()) {
       return std::nullopt;
     }
@@ -125,7 +134,7 @@ std::optional<OtherSize> fewer_gpus(const OtherSearches& searches, const Job& jo
 // State and activations are divided by the GPUs at best.
 std::optional<OtherSize> more_gpus(const OtherSearches& searches, const Job& job,
                                    const SearchOptions& search, const SearchResult& result) {
-  const std::int64_t limit = memory_limit_bytes(job.cluster, search);
+  const std::int64_t limit = memory_limit_bytes(job.cluster, search.rule());
   const std::int64_t world = job.cluster.world_size();
   std::int64_t times = 2;
   while (times < result.smallest_price.allocated_bytes / std::max<std::int64_t>(limit, 1)) {

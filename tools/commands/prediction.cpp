@@ -64,27 +64,26 @@ bool is_negative(PredictedStatus status) {
   return status != PredictedStatus::kFits && status != PredictedStatus::kTight;
 }
 
-bool keeps_share(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule) {
-  return basis_bytes(memory, rule.share.basis) <= memory_limit_bytes(job.cluster, rule.share);
+SearchOptions search_options(const MemoryRule& rule) {
+  return {.memory_threshold = rule.threshold, .basis = rule.basis};
 }
 
-std::string limit_text(const ClusterSpec& cluster, const SearchOptions& share) {
-  const std::string text = shortest(100 * share.memory_threshold) + " % of the ";
+std::string limit_text(const ClusterSpec& cluster, const MemoryRule& rule) {
+  const std::string text = shortest(100 * rule.threshold) + " % of the ";
   if (cluster.memory_limit_bytes) {
     return text + gib(*cluster.memory_limit_bytes) + " GiB that it is limited to";
   }
-  return share.basis == MemoryBasis::kAllocated
+  return rule.basis == MemoryBasis::kAllocated
              ? text + "nominal " +
                    shortest(static_cast<double>(cluster.gpu.nominal_memory_bytes) / kGB) + " GB"
              : text + gib(cluster.gpu.memory_bytes) + " GiB that the driver reports";
 }
 
 std::string share_text(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule) {
-  const MemoryBasis basis = rule.share.basis;
-  return std::string(name_of(basis)) + " " + gib(basis_bytes(memory, basis)) +
-         most_at(memory, basis) + (keeps_share(job, memory, rule) ? " <= " : " > ") +
-         gib(memory_limit_bytes(job.cluster, rule.share)) + " GiB, " +
-         limit_text(job.cluster, rule.share);
+  const RuleCheck check = check_rule(job, memory, rule);
+  return std::string(name_of(rule.basis)) + " " + gib(check.value_bytes) +
+         most_at(memory, rule.basis) + (check.kept() ? " <= " : " > ") + gib(check.limit_bytes) +
+         " GiB, " + limit_text(job.cluster, rule);
 }
 
 Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {
@@ -99,9 +98,8 @@ Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule) {
   prediction.time = estimate_step_time(job, plan);
   prediction.status = status_of(prediction.memory.fit);
   prediction.reason = fit_reason(job, prediction.memory);
-  if (rule.decides_verdict && !is_negative(prediction.status) &&
-      !keeps_share(job, prediction.memory, rule)) {
-    prediction.status = PredictedStatus::kDoesNotFit;
+  prediction.judged = judge_memory(job, prediction.memory, rule);
+  if (rule.is_asked && prediction.judged->verdict == MemoryVerdict::kOver) {
     prediction.reason = share_text(job, prediction.memory, rule);
   }
   return prediction;

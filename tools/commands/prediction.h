@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "estimator/estimate.h"
+#include "search/verdict/verdict.h"
 #include "search/walk/search.h"
 
 namespace shardplan {
@@ -23,34 +25,30 @@ constexpr const auto& names_of(PredictedStatus) {
 }
 
 // fits: what the allocator reserves, and all outside it, is on the card. tight: only what it cannot
-// give back is. does_not_fit: not even that.
+// give back is. does_not_fit: not even that. No rule beside the card plays a part.
 PredictedStatus status_of(Fit fit);
 // Why not kFits; one line, else "".
 std::string fit_reason(const Job& job, const MemoryEstimate& memory);
 
 struct Prediction {
   PredictedStatus status = PredictedStatus::kError;
-  std::string reason;          // why not "fits"; one line
+  std::string reason;          // why not "fits", or which rule that was asked for is broken
   MemoryEstimate memory = {};  // no stages when invalid, unsupported, error
   StepTime time = {};
+  std::optional<Judgement> judged = std::nullopt;  // where there are numbers
 
   bool has_numbers() const { return !memory.stages.empty(); }
 };
 
-// How the memory of a plan is judged: by the card alone, or by a share of it besides.
-struct MemoryRule {
-  SearchOptions share;           // threshold and basis
-  bool decides_verdict = false;  // the user asked for it; else it is only printed
-};
-
 Prediction predict(const Job& job, const Plan& plan, const MemoryRule& rule);
 
-// The paper's rule or the user's: whether the plan keeps to its share of the memory.
-bool keeps_share(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule);
 // "80 % of the nominal 141 GB": what a basis is held against (memory_limit_bytes).
-std::string limit_text(const ClusterSpec& cluster, const SearchOptions& share);
+std::string limit_text(const ClusterSpec& cluster, const MemoryRule& rule);
 std::string share_text(const Job& job, const MemoryEstimate& memory, const MemoryRule& rule);
 
-bool is_negative(PredictedStatus status);  // exit code 1
+bool is_negative(PredictedStatus status);  // the plan does not run
+
+// A search that keeps the rule.
+SearchOptions search_options(const MemoryRule& rule);
 
 }  // namespace shardplan

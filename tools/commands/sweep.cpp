@@ -6,8 +6,8 @@
 #include "data/read/case_line.h"
 #include "tools/accuracy/case.h"
 #include "tools/accuracy/errors.h"
+#include "tools/commands/sweep_questions.h"
 #include "tools/options/axes.h"
-#include "tools/options/option_values.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/question.h"
 #include "tools/options/search_question.h"
@@ -16,77 +16,11 @@
 #include "tools/report/report.h"
 #include "tools/report/sweep.h"
 #include "tools/report/text.h"
+#include "tools/screen/progress.h"
+#include "tools/screen/sweep.h"
 
 namespace shardplan {
 namespace {
-
-constexpr std::int64_t kMaxGpus = std::int64_t{1} << 22;
-constexpr std::size_t kMaxPoints = 256;
-
-// A question asked twice is one, or one of the two was meant to be another.
-void refuse_repeats(const std::vector<std::string>& words, const std::string& place) {
-  std::set<std::string> known;
-  for (const std::string& word : words) {
-    if (!known.insert(word).second) {
-      throw InputError(std::string(place)
-                           .append(": found ")
-                           .append(word)
-                           .append(" twice, expected every value once"));
-    }
-  }
-}
-
-// "8,16,32", "8..1024" (doubling) or "8..64:8" (steps).
-std::vector<std::int64_t> parse_sizes(const std::string& word) {
-  const std::string place = "--num-gpus";
-  std::vector<std::int64_t> sizes;
-  for (const std::string& piece : parse_list(word, place)) {
-    const std::size_t dots = piece.find("..");
-    if (dots == std::string::npos) {
-      sizes.push_back(parse_count(piece, 1, kMaxGpus, place));
-      continue;
-    }
-    const std::size_t colon = piece.find(':', dots);
-    const std::int64_t low = parse_count(piece.substr(0, dots), 1, kMaxGpus, place);
-    const std::int64_t high =
-        parse_count(piece.substr(dots + 2, colon == std::string::npos ? colon : colon - dots - 2),
-                    low, kMaxGpus, place);
-    const std::int64_t step =
-        colon == std::string::npos ? 0 : parse_count(piece.substr(colon + 1), 1, kMaxGpus, place);
-    for (std::int64_t size = low; size <= high && sizes.size() <= kMaxPoints;
-         size = step > 0 ? size + step : 2 * size) {
-      sizes.push_back(size);
-    }
-  }
-  if (sizes.size() > kMaxPoints) {
-    throw InputError(place + ": found more than " + std::to_string(kMaxPoints) + " sizes");
-  }
-  std::vector<std::string> words;
-  words.reserve(sizes.size());
-  for (const std::int64_t size : sizes) { words.push_back(std::to_string(size)); }
-  refuse_repeats(words, place);
-  return sizes;
-}
-
-// Cluster names: of --cluster, or one node of every --gpu with its usual network.
-std::vector<std::string> cluster_names(const Options& options, const Library& library) {
-  if (given(options, "gpu")) {
-    if (given(options, "cluster")) {
-      throw InputError("--gpu: found --cluster beside it, expected one of them");
-    }
-    const std::vector<std::string> gpus = parse_list(text_or(options, "gpu", ""), "--gpu");
-    refuse_repeats(gpus, "--gpu");
-    std::vector<std::string> names;
-    for (const std::string& gpu : gpus) {
-      const ClusterSpec usual = library.usual_cluster(gpu, "--gpu: ");
-      names.push_back("1x" + std::to_string(usual.gpus_per_node) + "-" + gpu);
-    }
-    return names;
-  }
-  std::vector<std::string> names = parse_list(required_text(options, "cluster"), "--cluster");
-  refuse_repeats(names, "--cluster");
-  return names;
-}
 
 // Zero asks for nothing, so that its answer would be of another question.
 void refuse_zero_targets(const Options& options) {
@@ -111,62 +45,6 @@ SweepTarget target_of(const Options& options) {
     }
   }
   return target;
-}
-
-// The price of the options over that of the cluster's file.
-void set_price(ClusterSpec& cluster, const Options& options) {
-  cluster.usd_per_gpu_hour = number_or(options, "price-per-gpu-hour", cluster.usd_per_gpu_hour);
-}
-
-// Of each cluster: the same for all, or one each; none where none is given.
-std::vector<std::string> prices_of(const Options& options, std::size_t num_clusters) {
-  constexpr const char* kOption = "price-per-gpu-hour";
-  if (!given(options, kOption)) {
-    return {};
-  }
-  const std::string place = std::string("--") + kOption;
-  std::vector<std::string> prices = parse_list(text_or(options, kOption, ""), place);
-  if (prices.size() == 1) {
-    prices.resize(num_clusters, prices.front());
-  }
-  if (prices.size() != num_clusters) {
-    throw InputError(place + ": found " + std::to_string(prices.size()) + " prices for " +
-                     std::to_string(num_clusters) + " clusters, expected one, or one for each");
-  }
-  return prices;
-}
-
-// One job a cluster and size.
-std::vector<SearchQuestion> sweep_questions(const Options& options, const Library& library) {
-  std::vector<SearchQuestion> questions;
-  std::vector<std::int64_t> sizes = {0};
-  if (given(options, "num-gpus")) {
-    sizes = parse_sizes(text_or(options, "num-gpus", ""));
-  } else if (given(options, "gpu")) {
-    throw InputError("--gpu: found no --num-gpus beside it");
-  }
-  const std::vector<std::string> clusters = cluster_names(options, library);
-  const std::vector<std::string> prices = prices_of(options, clusters.size());
-  for (std::size_t cluster = 0; cluster < clusters.size(); ++cluster) {
-    for (const std::int64_t size : sizes) {
-      Options one = options;
-      one.values["cluster"] = {clusters[cluster]};
-      if (!prices.empty()) {
-        one.values["price-per-gpu-hour"] = {prices[cluster]};
-      }
-      if (size > 0) {
-        one.values["num-gpus"] = {std::to_string(size)};
-      }
-      SearchQuestion question = search_question_of(one, library);
-      set_price(question.job.cluster, one);
-      if (question.job.cluster.usd_per_gpu_hour == 0 && given(options, "target-cost")) {
-        throw InputError("--target-cost: found no price of " + question.job.cluster.name +
-                         ", expected --price-per-gpu-hour or usd_per_gpu_hour in its file");
-      }
-      questions.push_back(std::move(question));
-    }
-  }
-  return questions;
 }
 
 // Of a step's time the share from which on the host decides it.
@@ -288,9 +166,82 @@ StepTimeSpread step_time_spread(const std::string& framework, const Library& lib
   return spread;
 }
 
-std::string render(const SweepReport& report, Format format) {
-  switch (format) {
-    case Format::kTable: return sweep_text(report);
+// The fastest plan of one cluster, and its command.
+struct AnsweredPoint {
+  SweepPoint point;
+  std::string command;
+};
+
+// Where nothing fits with the overlaps, without them.
+AnsweredPoint answered(const SweepQuestion& asked, const SearchOptions& search,
+                       const SweepReport& report) {
+  AnsweredPoint answer;
+  for (const SearchQuestion* question : {&asked.question, &asked.plain}) {
+    answer.point =
+        sweep_point(question->job, question->space, search, report.target, report.spread);
+    if (answer.point.best) {
+      answer.command = question->command_of(answer.point.best->plan);
+      break;
+    }
+  }
+  return answer;
+}
+
+void add(SweepReport& report, AnsweredPoint answer) {
+  report.points.push_back(std::move(answer.point));
+  report.commands.push_back(std::move(answer.command));
+}
+
+// The least number of nodes that reaches the target, by bisection between the sizes asked for: the
+// largest that does not and the least that does. Points of the cluster begin at `first`.
+void add_least_nodes(SweepReport& report, std::size_t first, const SweepQuestions& questions,
+                     std::size_t cluster, const SearchOptions& search) {
+  const std::int64_t gpus_per_node = report.points.back().job.cluster.gpus_per_node;
+  std::int64_t too_few = 0;
+  std::int64_t enough = 0;
+  for (std::size_t i = first; i < report.points.size(); ++i) {
+    const SweepPoint& point = report.points[i];
+    if (point.best && point.reached == Reached::kYes) {
+      const std::int64_t nodes = point.job.cluster.nodes;
+      enough = enough == 0 ? nodes : std::min(enough, nodes);
+    }
+  }
+  for (std::size_t i = first; i < report.points.size(); ++i) {
+    const std::int64_t nodes = report.points[i].job.cluster.nodes;
+    too_few = nodes < enough ? std::max(too_few, nodes) : too_few;
+  }
+  std::optional<AnsweredPoint> least;
+  while (enough - too_few > 1) {
+    const std::int64_t middle = too_few + (enough - too_few) / 2;
+    AnsweredPoint answer = answered(
+        questions.of({.cluster = cluster, .num_gpus = middle * gpus_per_node}), search, report);
+    const bool is_enough = answer.point.best && answer.point.reached == Reached::kYes;
+    (is_enough ? enough : too_few) = middle;
+    if (is_enough) {
+      least = std::move(answer);
+    }
+  }
+  if (least) {
+    add(report, std::move(*least));
+  }
+}
+
+// Each warning once.
+void tell_warnings(const std::vector<SweepQuestion>& asked) {
+  std::set<std::string> told;
+  for (const SweepQuestion& one : asked) {
+    for (const std::string& warning : one.plain.warnings) {
+      if (told.insert(warning).second) {
+        print_message("warning: " + warning);
+      }
+    }
+  }
+}
+
+std::string render(const SweepReport& report, const Options& options, const Screen& screen) {
+  switch (format_of(options)) {
+    case Format::kTable:
+      return asks_details(options) ? sweep_text(report) : sweep_screen(screen, report);
     case Format::kCsv: return csv_text(sweep_table(report));
     case Format::kJson: return sweep_json(report);
   }
@@ -322,24 +273,29 @@ ExitCode run_sweep(const Options& options, const Library& library) {
   }
   SweepReport report;
   report.target = target_of(options);
-  const std::vector<SearchQuestion> questions = sweep_questions(options, library);
-  report.spread = step_time_spread(questions.front().job.profile.name, library);
-  SearchOptions search = memory_rule_of(options).share;
+  report.has_given_prices = given(options, "price-per-gpu-hour");
+  const SweepQuestions questions(options, library);
+  const std::vector<SweepSize> sizes = questions.sizes();
+  std::vector<SweepQuestion> asked;
+  for (const SweepSize& size : sizes) { asked.push_back(questions.of(size)); }
+  report.spread = step_time_spread(asked.front().plain.job.profile.name, library);
+  SearchOptions search = search_options(memory_rule_of(options));
   read_search_options(options, search);
   Output output(text_or(options, "out", ""));
-  std::set<std::string> told;
-  for (const SearchQuestion& question : questions) {
-    for (const std::string& warning : question.warnings) {
-      if (told.insert(warning).second) {
-        print_message("warning: " + warning);
-      }
+  tell_warnings(asked);
+  std::optional<ProgressRow> progress(std::in_place);
+  search.progress = [&](const SearchProgress& so_far) { progress->tell(so_far); };
+  std::size_t first = 0;  // point of the cluster
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const bool is_last = i + 1 == sizes.size() || sizes[i + 1].cluster != sizes[i].cluster;
+    add(report, answered(asked[i], search, report));
+    if (is_last && report.target.is_given() && report.target.cost_usd == 0) {
+      add_least_nodes(report, first, questions, sizes[i].cluster, search);
     }
-    report.points.push_back(
-        sweep_point(question.job, question.space, search, report.target, report.spread));
-    const std::optional<RankedPlan>& best = report.points.back().best;
-    report.commands.push_back(best ? question.command_of(best->plan) : "");
+    first = is_last ? report.points.size() : first;
   }
-  output.write(render(report, format_of(options)));
+  progress.reset();
+  output.write(render(report, options, screen_for(options, output)));
   output.commit();
   return choose_cluster(report.points, report.target) ? ExitCode::kOk : ExitCode::kNegative;
 }

@@ -31,6 +31,7 @@ struct SweepReport {
   SweepTarget target;
   StepTimeSpread spread;
   std::vector<SweepPoint> points;
+  bool has_given_prices = false;           // by the user, not by clusters' files
   std::vector<std::string> commands = {};  // `shardplan estimate` of each point's plan
 };
 

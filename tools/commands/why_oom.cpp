@@ -11,6 +11,7 @@
 #include "tools/options/case_file.h"
 #include "tools/report/report.h"
 #include "tools/report/why_oom.h"
+#include "tools/screen/why_oom.h"
 
 namespace shardplan {
 namespace {
@@ -106,9 +107,10 @@ void warn_of_foreign_ranks(const std::vector<OomEvent>& events, const Question& 
   }
 }
 
-std::string render(const WhyOomReport& report, Format format) {
-  switch (format) {
-    case Format::kTable: return why_oom_text(report);
+std::string render(const WhyOomReport& report, const Screen& screen) {
+  switch (format_of(report.options)) {
+    case Format::kTable:
+      return asks_details(report.options) ? why_oom_text(report) : why_oom_screen(screen, report);
     case Format::kCsv: return why_oom_csv(report);
     case Format::kJson: return why_oom_json(report);
   }
@@ -132,7 +134,8 @@ ExitCode run_why_oom(const Arguments& arguments) {
   }
   const Library library = library_of(words);
   const Options options = with_run_of_log(words, library);
-  WhyOomReport report = {.question = asked(options, library),
+  WhyOomReport report = {.options = with_plan_fields(options),
+                         .question = asked(options, library),
                          .prediction = {},
                          .log = options.positional.front(),
                          .diagnoses = {},
@@ -159,7 +162,7 @@ ExitCode run_why_oom(const Arguments& arguments) {
   if (!report.diagnoses.empty()) {
     find_changes(report, library);
   }
-  output.write(render(report, format_of(options)));
+  output.write(render(report, screen_for(options, output)));
   output.commit();
   return std::ranges::any_of(report.diagnoses, has_match) ? ExitCode::kOk : ExitCode::kNegative;
 }

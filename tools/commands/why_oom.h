@@ -48,6 +48,7 @@ struct PlanChange {
 };
 
 struct WhyOomReport {
+  Options options;    // that ask for the run
   Question question;  // its capacity is the log's, where its messages agree and none was asked for
   std::int64_t cluster_capacity_bytes = 0;  // as it was asked for
   Prediction prediction;

@@ -8,10 +8,8 @@
 #include "tools/options/plan_words.h"
 
 namespace shardplan {
-namespace {
 
-// All options that differ, those that follow from a change too: who sets them has this plan.
-std::string text_of(const Question& before, const JudgedPlan& after) {
+std::string changed_options(const Question& before, const JudgedPlan& after) {
   const Plan plan = plan_with_stated_dp(before.plan, after);
   const std::int64_t world = after.job.cluster.world_size();
   std::string text =
@@ -27,8 +25,10 @@ std::string text_of(const Question& before, const JudgedPlan& after) {
   if (allocator != before.job.profile.allocator && allocator == AllocatorKind::kCachingExpandable) {
     text += " (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)";
   }
-  return text.substr(text.find_first_not_of(' '));
+  return text.empty() ? text : text.substr(text.find_first_not_of(' '));
 }
+
+namespace {
 
 // More GPUs that leave all but dp as it is: who shards over dp has less on each.
 std::vector<PlanEdit> larger_sizes(const Question& question) {
@@ -59,7 +59,7 @@ void find_more_gpus(WhyOomReport& report) {
   const auto fewest = std::ranges::min_element(
       result.singles, {}, [](const Advice& advice) { return advice.edits.front(); });
   if (fewest != result.singles.end()) {
-    report.changes.push_back({text_of(question, fewest->changed), fewest->changed});
+    report.changes.push_back({changed_options(question, fewest->changed), fewest->changed});
   }
 }
 
@@ -74,7 +74,7 @@ void find_changes(WhyOomReport& report, const Library& library) {
       result.singles_tried - result.singles_invalid + result.pairs_tried - result.pairs_invalid;
   for (const std::vector<Advice>* list : {&result.singles, &result.pairs}) {
     for (const Advice& advice : *list) {
-      report.changes.push_back({text_of(question, advice.changed), advice.changed});
+      report.changes.push_back({changed_options(question, advice.changed), advice.changed});
     }
   }
   std::ranges::stable_sort(report.changes, {},

@@ -16,6 +16,7 @@
 #include "tools/export/script.h"
 #include "tools/export/torchtitan.h"
 #include "tools/export/trainer.h"
+#include "tools/options/command_words.h"
 #include "tools/report/output.h"
 
 namespace shardplan {
@@ -163,20 +164,6 @@ void export_answer(const Options& options, const Question& question, const std::
   const ExportedRun run = write_run(request, options, folder);
   print_message(folder + ": wrote " + joined(names_of_files(run)) +
                 "; read back, they get this prediction: " + reading_command(run, options, folder));
-}
-
-std::string command_text(const Options& options) {
-  std::string text = "shardplan " + options.command;
-  for (const OptionRow* row : options_of(options.command)) {
-    if (row->is_output || row->name == "format" || row->name == "color") {
-      continue;
-    }
-    for (const std::string& value : all_of(options, row->name)) {
-      text += " --" + row->name;
-      text += row->kind == OptionKind::kSwitch ? "" : " " + shell_word(value);
-    }
-  }
-  return text;
 }
 
 }  // namespace shardplan

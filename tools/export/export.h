@@ -30,7 +30,4 @@ ExportedRun write_run(const ExportRequest& request, const Options& options,
 void export_answer(const Options& options, const Question& question, const std::string& command,
                    const Library& library);
 
-// "shardplan estimate --model ...": the command as it was given, but for where its answer goes.
-std::string command_text(const Options& options);
-
 }  // namespace shardplan

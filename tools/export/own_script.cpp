@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tools/export/script.h"
+#include "tools/options/command_words.h"
 
 namespace shardplan {
 namespace {

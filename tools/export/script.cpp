@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tools/options/command_words.h"
 #include "tools/report/text.h"
 #include "tools/report/version.h"
 
@@ -51,17 +52,6 @@ std::string prediction_sentence(const ExportRequest& request) {
 }
 
 }  // namespace
-
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-    return word;
-  }
-  std::string quoted = "'";
-  for (const char letter : word) { quoted += letter == '\'' ? "'\\''" : std::string(1, letter); }
-  return quoted + "'";
-}
 
 std::string array_text(const ArgumentGroup& group) {
   std::string text = group.title + "_ARGS=(\n";

@@ -9,9 +9,6 @@
 
 namespace shardplan {
 
-// A word as a shell takes it, quoted where it must be.
-std::string shell_word(const std::string& word);
-
 // "MODEL_ARGS=(\n  --num-layers 32\n)\n"
 std::string array_text(const ArgumentGroup& group);
 // The words of all arrays, each on a line that the one before goes on to.

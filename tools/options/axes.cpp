@@ -1,11 +1,8 @@
 #include "tools/options/axes.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -174,30 +171,6 @@ SearchSpace with_own_plan(SearchSpace space, const std::optional<GivenRun>& run)
   return space;
 }
 
-// "38 %, 1.2 M plans decided, 410 k/s, 3 s left", then the same of the plans to show: one line that
-// the next one overwrites.
-void show(const SearchProgress& progress) {
-  if (progress.seconds < 1) {
-    return;
-  }
-  const bool decides = progress.to_estimate == 0;
-  const std::int64_t done = decides ? progress.decided : progress.estimated;
-  const std::int64_t all = decides ? progress.plans : progress.to_estimate;
-  const double share = all > 0 ? static_cast<double>(done) / static_cast<double>(all) : 1;
-  const double rate = static_cast<double>(done) / progress.seconds;
-  const std::string what =
-      decides ? "plans, " + grouped(progress.priced) + " priced" : "plans to show estimated";
-  constexpr int kWidth = 30;
-  const int filled = static_cast<int>(share * kWidth);
-  std::fprintf(stderr, "\r[%.*s%.*s] %3.0f %%  %s of %s %s, %.3g plans/s, %.0f s left\x1b[K",
-               filled, "##############################", kWidth - filled,
-               "..............................", 100 * share, grouped(done).c_str(),
-               grouped(all).c_str(), what.c_str(), rate, static_cast<double>(all - done) / rate);
-  if (done == all) {
-    std::fprintf(stderr, "\r\x1b[K");
-  }
-}
-
 }  // namespace
 
 SearchSpace open_axes(const Options& options, const Job& job, const std::optional<GivenRun>& run) {
@@ -239,11 +212,9 @@ Table axes_table(const Job& job, const std::optional<GivenRun>& run, std::size_t
 
 void read_search_options(const Options& options, SearchOptions& search) {
   search.cuts = given(options, "no-bounds") ? Cuts::kNone : Cuts::kAll;
-  search.distinct = given(options, "distinct");
+  search.distinct = !given(options, "all-plans");
   search.pareto = given(options, "pareto");
-  if (isatty(STDERR_FILENO) != 0) {
-    search.progress = show;
-  }
+  search.takes_tight = given(options, "allow-tight");
 }
 
 }  // namespace shardplan

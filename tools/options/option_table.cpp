@@ -8,9 +8,9 @@
 #include "data/read/case_tuning.h"
 #include "estimator/plan/plan.h"
 #include "estimator/plan/units.h"
+#include "tools/options/option_rows.h"
 #include "tools/options/options.h"
 #include "tools/options/words.h"
-#include "tools/validate/case.h"
 
 namespace shardplan {
 namespace {
@@ -22,59 +22,6 @@ constexpr std::int64_t kMaxMicroBatch = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxWorld = std::int64_t{1} << 22;
 constexpr std::int64_t kMaxDegree = 1024;
 constexpr std::int64_t kMostWorth = std::int64_t{1} << 60;  // tokens, days, US dollars
-
-OptionRow count(const char* name, const char* help, std::int64_t low, std::int64_t high) {
-  return {.name = name,
-          .argument = "N",
-          .help = help,
-          .kind = OptionKind::kCount,
-          .low = low,
-          .high = high};
-}
-
-OptionRow text(const char* name, const char* argument, const char* help) {
-  return {.name = name, .argument = argument, .help = help, .kind = OptionKind::kText};
-}
-
-OptionRow output_file(const char* name, const char* help) {
-  OptionRow row = text(name, "FILE", help);
-  row.is_output = true;
-  return row;
-}
-
-OptionRow input_file(const char* name, const char* argument, const char* help) {
-  OptionRow row = text(name, argument, help);
-  row.is_input = true;
-  return row;
-}
-
-OptionRow choice(const char* name, const char* help, std::vector<std::string> choices) {
-  std::string argument;
-  for (const std::string& word : choices) { argument += (argument.empty() ? "" : "|") + word; }
-  return {.name = name,
-          .argument = argument,
-          .help = help,
-          .kind = OptionKind::kChoice,
-          .choices = std::move(choices)};
-}
-
-OptionRow number(const char* name, const char* help, std::int64_t low, std::int64_t high) {
-  return {.name = name,
-          .argument = "X",
-          .help = help,
-          .kind = OptionKind::kNumber,
-          .low = low,
-          .high = high};
-}
-
-OptionRow repeated(OptionRow row) {
-  row.repeatable = true;
-  return row;
-}
-
-OptionRow flag(const char* name, const char* help) {
-  return {.name = name, .help = help, .kind = OptionKind::kSwitch};
-}
 
 std::vector<OptionRow> machine_rows() {
   OptionRow memory = {.name = "gpu-memory",
@@ -159,7 +106,19 @@ std::vector<OptionRow> training_rows() {
   };
 }
 
-std::vector<OptionRow> plan_rows() {
+std::vector<OptionRow> microbatch_rows() {
+  return {count("num-microbatches",
+                "microbatches per data-parallel rank, instead of --global-batch", 1, kMaxBatch)};
+}
+
+// No axis of a search.
+OptionRow layers_row() {
+  return text("layers-per-chunk", "A,B,...|even",
+              "layers of each of the pp * vpp chunks, or even; default even");
+}
+
+// Fields that an estimate has and that fix an axis of a search.
+std::vector<OptionRow> fixable_rows() {
   return {
       count("micro-batch", "sequences per microbatch; default 1", 1, kMaxMicroBatch),
       count("tp", "tensor parallel size; default 1", 1, kMaxDegree),
@@ -186,8 +145,6 @@ std::vector<OptionRow> plan_rows() {
       choice("recompute-policy",
              "for --recompute selective of torchtitan; default every_second_layer",
              {kRecomputePolicies.begin(), kRecomputePolicies.end()}),
-      text("layers-per-chunk", "A,B,...|even",
-           "layers of each of the pp * vpp chunks, or even; default even"),
       text("rank-order", "A-B-C-D", "slowest to fastest; default pp-dp-cp-tp"),
       choice("precision", "compute type; default bf16", words_of(kPrecisions)),
       choice("grad-dtype", "gradients as accumulated and reduced; default of the framework",
@@ -203,14 +160,24 @@ std::vector<OptionRow> plan_rows() {
 }
 
 std::vector<OptionRow> memory_rows() {
-  return {
+  OptionRow threshold =
       number("memory-threshold",
              "share of a GPU's memory that a plan may use, of the nominal GB by what is allocated, "
-             "else of what the driver reports; search: 0.80",
-             0, 1),
+             "else of what the driver reports; default 0.80; none: all that the card holds",
+             0, 1);
+  threshold.argument = "X|none";
+  threshold.words = {"none"};
+  return {
+      std::move(threshold),
       choice("memory-basis", "the total that is held against it; default allocated",
              words_of(kMemoryBases)),
   };
+}
+
+std::vector<OptionRow> failure_rows() {
+  return {choice("fail-on",
+                 "exit 1 also for a plan that runs but is over its share of the memory, or tight",
+                 {"over", "tight"})};
 }
 
 std::vector<OptionRow> estimate_rows() {
@@ -254,8 +221,12 @@ std::vector<OptionRow> search_rows() {
       repeated(text("axes", "AXIS,AXIS|all",
                     "search these axes too, such as rank_order,grad_dtype; repeatable")),
       flag("list-axes", "the axes with their values for this job, and which are on by default"),
-      flag("distinct", "one plan per family: the same tp, cp, ep, pp and zero"),
+      flag("distinct", "one plan per family, the same tp, cp, ep, pp and zero: the default"),
+      flag("all-plans", "several plans of a family, too"),
+      count("pick", "the plan to speak of and whose command to show, by its rank; default 1", 1,
+            100'000),
       flag("pareto", "also the plans that no other beats in memory and speed at once"),
+      flag("allow-tight", "plans that must give cached memory back to run are answers, too"),
       flag("no-bounds", "price every valid plan, also where a bound shows that it is no answer"),
   };
 }
@@ -274,62 +245,6 @@ std::vector<OptionRow> advise_rows() {
   };
 }
 
-std::vector<OptionRow> accuracy_rows() {
-  return {
-      flag("layouts",
-           "step times only: do predictions choose the fastest measured layout of every model and "
-           "number of GPUs"),
-      flag("known-runs",
-           "step times only, of runs on more than 64 GPUs: every run with its error, and what they "
-           "say together"),
-  };
-}
-
-std::vector<OptionRow> validate_rows() {
-  OptionRow limit = {.name = "memory-limit",
-                     .argument = "SIZE",
-                     .help = "as if every GPU had no more than this: 80GiB, 80GB",
-                     .kind = OptionKind::kBytes,
-                     .low = kMiB,
-                     .high = kGiB * 1024 * 16};
-  return {
-      choice("backend", "where ranks run: one process on each GPU, or on the host; default cuda",
-             {"cuda", "host"}),
-      count("steps", "measured steps; default 10", 1, 1'000'000),
-      count("warmup", "steps before them; default 3", 0, 1'000'000),
-      count("seed", "of weights and tokens; default 1", 0, std::int64_t{1} << 53),
-      number("timeout", "seconds in which no rank moves, then the run is stuck; default 120", 0,
-             86'400),
-      std::move(limit),
-      text("simulate-rank", "R/W",
-           "only this rank of W, alone: memory and compute, neither loss nor tokens/s"),
-      choice("find-max", "the largest size of this that really runs, by bisection",
-             words_of(kSizeAxes)),
-      output_file(
-          "trace",
-          "timeline of one more step of every plan that runs, all ranks, to open in Perfetto or "
-          "chrome://tracing"),
-      flag("force", "also run plans that are predicted to run out of memory"),
-      flag("fp32", "fp32 wherever the plan has bf16, at twice the bytes: for parity"),
-      flag("check-against-host",
-           "hold losses and gradient norms against the host backend in float64"),
-      output_file("journal", "append every finished run to this file, on disk before the next"),
-      flag("resume", "go on where a killed batch stopped: runs of the journal are not repeated"),
-      flag("fail-on-oom", "exit 1 if a plan runs out of memory"),
-  };
-}
-
-std::vector<OptionRow> calibrate_rows() {
-  return {
-      flag("memory", "context, libraries and NCCL of this machine's GPUs, for the trainer's plans"),
-      flag("time", "products, attention, copies, launches and collectives of this machine's GPUs"),
-      count("gpus", "with --time: so many of this host; default all; collectives need two", 1, 16),
-      text("gpu", "ID|FILE", "the GPU whose file is written again with the measured values in it"),
-      output_file("cluster-out",
-                  "also a file for --cluster: this host, its GPUs with what was measured of them"),
-  };
-}
-
 std::vector<OptionRow> output_rows() {
   return {
       text("data", "DIR", "read models, gpus, clusters and frameworks here, not from the program"),
@@ -340,6 +255,10 @@ std::vector<OptionRow> output_rows() {
              {"auto", "always", "never"}),
       flag("help", "this text"),
   };
+}
+
+std::vector<OptionRow> screen_rows() {
+  return {flag("details", "all of the answer, not one screen of it")};
 }
 
 std::vector<OptionRow> build_table() {
@@ -363,16 +282,17 @@ std::vector<OptionRow> build_table() {
   add("Question", {"compare"},
       {repeated(text("against", "KEY=VALUE",
                      "what is different on the other side: an option (framework=nanotron@v0.4, "
-                     "tp=4, model=...) or a switch of the framework; repeatable"))});
+                     "tp=4, model=...) or a switch of the framework; repeatable; or options behind "
+                     "it, as --against --tp 4 --pp 2"))});
   add("Model and machine", jobs, machine_rows());
   add("Clusters", {"search"}, sweep_rows());
   add("Cost", {"estimate", "search"}, cost_rows());
   add("Training", jobs, training_rows());
-  add("Training", plans,
-      {count("num-microbatches", "microbatches per data-parallel rank, instead of --global-batch",
-             1, kMaxBatch)});
-  add(kPlanGroup, plans, plan_rows());
+  add("Training", plans, microbatch_rows());
+  add(kPlanGroup, jobs, fixable_rows());
+  add(kPlanGroup, plans, {layers_row()});
   add("Memory rule", both, memory_rows());
+  add("Memory rule", {"estimate", "compare", "advise"}, failure_rows());
   add("Question", both, {export_row()});
   add("Question", {"estimate"}, estimate_rows());
   add("Search", {"search", "advise"}, top_rows());
@@ -381,6 +301,7 @@ std::vector<OptionRow> build_table() {
   add("Question", {"accuracy"}, accuracy_rows());
   add("Run", {"validate"}, validate_rows());
   add("Run", {"calibrate"}, calibrate_rows());
+  add("Output", jobs, screen_rows());
   add("Output", all, output_rows());
   return table;
 }

@@ -72,13 +72,6 @@ std::string hint_of(std::string_view command, const std::string& name) {
       }
       others += others.find(" " + other) == std::string::npos ? " " + other : "";
     }
-    if (command == "search" && row.group == kPlanGroup && name != "layers-per-chunk") {
-      std::string axis = name;
-      std::replace(axis.begin(), axis.end(), '-', '_');
-      axis = axis.starts_with("recompute") ? "recompute" : axis;
-      axis = axis.starts_with("offload") ? "offload" : axis;
-      return "; a search takes it as --fix " + axis + "=VALUE";
-    }
   }
   return others.empty() ? "" : "; it belongs to" + others;
 }
@@ -105,6 +98,9 @@ void check_value(const OptionRow& row, std::string& value) {
     case OptionKind::kCount: parse_count(value, row.low, row.high, place); return;
     case OptionKind::kBytes: parse_bytes(value, row.low, row.high, place); return;
     case OptionKind::kNumber:
+      if (std::ranges::find(row.words, value) != row.words.end()) {
+        return;
+      }
       parse_number(value, static_cast<double>(row.low), static_cast<double>(row.high), place);
       return;
     case OptionKind::kChoice: value = parse_choice(value, row.choices, place); return;

@@ -30,6 +30,7 @@ struct OptionRow {
   std::int64_t low = 0;  // kCount, kBytes, kNumber
   std::int64_t high = 0;
   std::vector<std::string> choices = {};  // kChoice
+  std::vector<std::string> words = {};    // kNumber: that stand for no number
   bool repeatable = false;
   bool is_output = false;  // a file that is written
   bool is_input = false;   // a file that is read, or a name

@@ -60,27 +60,6 @@ void refuse_repeated_keys(const Options& options) {
   }
 }
 
-// --set tp=8 is --tp 8.
-Options with_plan_fields(Options options) {
-  std::vector<std::string> others;
-  const std::vector<std::string> fields = plan_field_names();
-  for (const std::string& word : all_of(options, "set")) {
-    const std::size_t equals = word.find('=');
-    const std::string name = word.substr(0, equals);
-    if (equals != std::string::npos && std::ranges::find(fields, name) != fields.end()) {
-      add_option(options, option_name(name), word.substr(equals + 1));
-    } else {
-      others.push_back(word);
-    }
-  }
-  if (others.empty()) {
-    options.values.erase("set");
-  } else {
-    options.values["set"] = others;
-  }
-  return options;
-}
-
 void refuse_file_words(const Options& options) {
   for (const std::string& word : all_of(options, "set")) {
     if (names_argument(word)) {
@@ -151,6 +130,26 @@ Plan plan_of_run(const Options& options, const GivenRun& run, std::vector<std::s
 
 }  // namespace
 
+Options with_plan_fields(Options options) {
+  std::vector<std::string> others;
+  const std::vector<std::string> fields = plan_field_names();
+  for (const std::string& word : all_of(options, "set")) {
+    const std::size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (equals != std::string::npos && std::ranges::find(fields, name) != fields.end()) {
+      add_option(options, option_name(name), word.substr(equals + 1));
+    } else {
+      others.push_back(word);
+    }
+  }
+  if (others.empty()) {
+    options.values.erase("set");
+  } else {
+    options.values["set"] = others;
+  }
+  return options;
+}
+
 Library library_of(const Options& options) {
   return given(options, "data") ? Library(text_or(options, "data", "")) : Library();
 }
@@ -200,10 +199,18 @@ GivenJob job_of(const Options& options, const Library& library) {
 }
 
 MemoryRule memory_rule_of(const Options& options) {
+  if (text_or(options, "memory-threshold", "") == "none") {
+    if (given(options, "memory-basis")) {
+      throw InputError(
+          "--memory-threshold: found none beside --memory-basis, expected a share of "
+          "it or one of the two");
+    }
+    return kCardAlone;
+  }
   MemoryRule rule;
-  rule.share.memory_threshold = number_or(options, "memory-threshold", rule.share.memory_threshold);
-  rule.share.basis = value_of<MemoryBasis>(text_or(options, "memory-basis", "allocated")).value();
-  rule.decides_verdict = given(options, "memory-threshold") || given(options, "memory-basis");
+  rule.threshold = number_or(options, "memory-threshold", rule.threshold);
+  rule.basis = value_of<MemoryBasis>(text_or(options, "memory-basis", "allocated")).value();
+  rule.is_asked = given(options, "memory-threshold") || given(options, "memory-basis");
   return rule;
 }
 

@@ -31,6 +31,9 @@ struct GivenJob {
 };
 GivenJob job_of(const Options& options, const Library& library);
 
+// --set tp=8 is --tp 8.
+Options with_plan_fields(Options options);
+
 MemoryRule memory_rule_of(const Options& options);
 
 struct Question {

@@ -4,8 +4,9 @@
 #include <set>
 
 #include "search/space/space.h"
-#include "tools/export/script.h"
 #include "tools/options/axes.h"
+#include "tools/options/command_words.h"
+#include "tools/options/fixed_fields.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/search_axes.h"
 
@@ -14,35 +15,28 @@ namespace {
 
 // `shardplan estimate` with every option of the search that estimate knows, output apart. The batch
 // of a run's file may follow from sizes that the plan changes: it is always said.
-std::string estimate_command(const Options& options, const Job& job) {
-  std::string command = "shardplan estimate";
+std::string estimate_command(Options options, const Job& job) {
   for (const OptionRow* row : options_of("estimate")) {
-    if (row->is_output || row->name == "format" || row->name == "color") {
-      continue;
-    }
-    for (const std::string& value : all_of(options, row->name)) {
-      command += " --" + row->name;
-      if (row->kind != OptionKind::kSwitch) {
-        command += " ";
-        command += shell_word(value);
-      }
+    if (row->group == kPlanGroup) {  // the plan follows
+      options.values.erase(row->name);
     }
   }
   if (!given(options, "global-batch")) {
-    command += " --global-batch " + std::to_string(job.global_batch);
+    options.values["global-batch"] = {std::to_string(job.global_batch)};
   }
-  return command;
+  return command_text(options, "estimate");
 }
 
 // An axis may be named once: of two words one would be dropped silently.
 SearchSpace space_of(const Options& options, const Job& job, const std::optional<GivenRun>& run) {
   SearchSpace space = open_axes(options, job, run);
   std::set<std::string> named;
+  fix_given_fields(options, space, named);
   const auto take = [&](const char* flag, void (*apply)(SearchSpace&, const std::string&)) {
     for (const std::string& word : all_of(options, flag)) {
       if (!named.insert(axis_of(flag, word)).second) {
         throw second_word(std::string("--").append(flag).append(" ").append(word),
-                          axis_of(flag, word), "one --fix or --range of an axis");
+                          axis_of(flag, word), "one word for an axis");
       }
       apply(space, word);
     }
@@ -56,25 +50,14 @@ SearchSpace space_of(const Options& options, const Job& job, const std::optional
   return space;
 }
 
-// --set tp=4 fixes nothing here: the search chooses the fields of the plan.
-void refuse_plan_fields(const Options& options) {
-  const std::vector<std::string> fields = plan_field_names();
-  for (const std::string& word : all_of(options, "set")) {
-    if (std::ranges::find(fields, word.substr(0, word.find('='))) != fields.end()) {
-      std::string message = "--set: found '" + word;
-      throw InputError(message.append("', a field of the plan, expected --fix ").append(word));
-    }
-  }
-}
-
 }  // namespace
 
 std::string SearchQuestion::command_of(const Plan& plan) const {
   return estimate_command + " " + options_of_plan(job, plan, run);
 }
 
-SearchQuestion search_question_of(const Options& options, const Library& library) {
-  refuse_plan_fields(options);
+SearchQuestion search_question_of(const Options& raw_options, const Library& library) {
+  const Options options = with_plan_fields(raw_options);
   GivenJob asked = job_of(options, library);
   if (asked.run && !asked.run->reading.unsupported.empty()) {
     throw InputError(asked.run->file + ": " + asked.run->reading.unsupported);

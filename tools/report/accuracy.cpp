@@ -15,14 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string signed_percent(double share) {
-  std::string text = fixed(share * 100, 2) + " %";
-  if (share > 0) {
-    text.insert(text.begin(), '+');
-  }
-  return text;
-}
-
 std::string group_name(const CaseGroup& group) {
   return group.set + ", " + (group.framework == "all" ? "all frameworks" : group.framework);
 }
@@ -321,7 +313,12 @@ std::string accuracy_text(const AccuracyReport& report) {
   std::string text = grouped(lines) + " case lines, " + grouped(std::ssize(report.cases)) +
                      " with measurements, " + grouped(predicted) + " predicted\n" +
                      "errors are (predicted - measured) / measured; median and p95 of their size\n";
-  for (const CaseGroup& group : groups_of(report)) {
+  std::vector<CaseGroup> groups = groups_of(report);
+  // The totals first: all files and frameworks, then all files of each framework.
+  std::ranges::stable_sort(groups, {}, [](const CaseGroup& group) {
+    return group.set != "all" ? 2 : group.framework != "all" ? 1 : 0;
+  });
+  for (const CaseGroup& group : groups) {
     text += std::string("\n") + group_name(group) + ": " + grouped(std::ssize(group.cases)) +
             " predicted, " + grouped(std::ssize(group.refused)) + " not\n";
     if (!group.cases.empty()) {

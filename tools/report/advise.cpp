@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands/advise.h"
+#include "tools/commands/verdict.h"
+#include "tools/options/command_words.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/words.h"
 #include "tools/report/lines.h"
@@ -11,12 +13,25 @@
 #include "tools/report/values.h"
 
 namespace shardplan {
+
+std::string speed_change(double ratio) {
+  std::string text = fixed((ratio - 1) * 100, 1) + " %";
+  if (ratio >= 1) {
+    text.insert(text.begin(), '+');
+  }
+  return text;
+}
+
+Judgement judged(const AdviseReport& report, const JudgedPlan& plan) {
+  return judge_memory(plan.job, plan.memory, report.rule);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 MemoryBasis basis_of(const AdviseReport& report) {
-  return report.rule.decides_verdict ? report.rule.share.basis : MemoryBasis::kDeviceUsed;
+  return report.rule.is_asked ? report.rule.basis : MemoryBasis::kDeviceUsed;
 }
 
 std::string signed_gib(std::int64_t bytes) {
@@ -27,12 +42,12 @@ std::string signed_gib(std::int64_t bytes) {
   return text;
 }
 
-std::string signed_percent(double ratio) {
-  std::string text = fixed((ratio - 1) * 100, 1) + " %";
-  if (ratio >= 1) {
-    text.insert(text.begin(), '+');
-  }
-  return text;
+// " tight": what is not simply that it fits.
+std::string verdict_mark(const AdviseReport& report, const JudgedPlan& plan) {
+  const MemoryVerdict verdict = judged(report, plan).verdict;
+  return verdict == MemoryVerdict::kFits || verdict == MemoryVerdict::kDoesNotFit
+             ? ""
+             : " " + std::string(name_of(verdict));
 }
 
 std::string changes_of(const AdviseReport& report, const Advice& advice) {
@@ -47,9 +62,9 @@ std::string advice_table(const AdviseReport& report, const std::vector<Advice>& 
     const JudgedPlan& changed = advice.changed;
     const bool compared = report.result.base_valid;
     std::string used = gib(basis_bytes(changed.memory, MemoryBasis::kDeviceUsed));
-    used.append(changed.memory.fit == Fit::kTight ? " tight" : "");
+    used.append(verdict_mark(report, changed));
     table.rows.push_back({whole(changed.time.tokens_per_s_per_gpu),
-                          compared ? signed_percent(advice.speed_ratio) : "",
+                          compared ? speed_change(advice.speed_ratio) : "",
                           compared ? signed_gib(advice.freed_bytes) : "",
                           gib(basis_bytes(changed.memory, MemoryBasis::kAllocated)), used,
                           changes_of(report, advice)});
@@ -60,14 +75,13 @@ std::string advice_table(const AdviseReport& report, const std::vector<Advice>& 
 std::string base_line(const AdviseReport& report, const Paint& paint) {
   const AdviceResult& result = report.result;
   if (!result.base_valid) {
-    return paint(Colour::kRed, "INVALID PLAN") + "  " + one_line(report.reason) + "\n";
+    return paint(Colour::kRed, verdict_words(report.prediction)) + "  " +
+           one_line(report.prediction.reason) + "\n";
   }
   const JudgedPlan& base = result.base;
-  const bool is_tight = base.fits && base.memory.fit == Fit::kTight;
-  const std::string verdict = is_tight    ? paint(Colour::kYellow, "TIGHT")
-                              : base.fits ? paint(Colour::kGreen, "FITS")
-                                          : paint(Colour::kRed, "DOES NOT FIT");
-  return verdict + "  allocated " + gib(basis_bytes(base.memory, MemoryBasis::kAllocated)) +
+  const bool is_tight = base.memory.fit == Fit::kTight;
+  return paint(verdict_colour(report.prediction), verdict_words(report.prediction)) +
+         "  allocated " + gib(basis_bytes(base.memory, MemoryBasis::kAllocated)) +
          ", device used " + gib(basis_bytes(base.memory, MemoryBasis::kDeviceUsed)) + " of " +
          gib(device_capacity_bytes(base.job.cluster)) + " GiB, " +
          whole(base.time.tokens_per_s_per_gpu) + " tokens/s per GPU" +
@@ -96,8 +110,11 @@ Json advice_json(const AdviseReport& report, const Advice& advice) {
   const JudgedPlan& changed = advice.changed;
   Json json = {{"change", changes_of(report, advice)},
                {"options", options_of(report, changed)},
+               {"command", command_of(report, changed)},
                {"fits", changed.fits},
-               {"verdict", name_of(status_of(changed.memory.fit))},
+               {"verdict", name_of(judged(report, changed).verdict)},
+               {"status", name_of(status_of(changed.memory.fit))},
+               {"rule", rule_json(judged(report, changed))},
                {"tokens_per_s_per_gpu", changed.time.tokens_per_s_per_gpu},
                {"step_time_s", changed.time.total_s},
                {"peak_allocated", basis_bytes(changed.memory, MemoryBasis::kAllocated)},
@@ -116,6 +133,10 @@ Json list_json(const AdviseReport& report, const std::vector<Advice>& list) {
 }
 
 }  // namespace
+
+std::string command_of(const AdviseReport& report, const JudgedPlan& changed) {
+  return command_text(with_option_words(report.options, options_of(report, changed)), "estimate");
+}
 
 std::string advise_text(const AdviseReport& report, const Paint& paint) {
   const AdviceResult& result = report.result;
@@ -152,7 +173,7 @@ Table advise_table(const AdviseReport& report) {
       const JudgedPlan& changed = advice.changed;
       std::vector<Cell> row = {
           std::string(kind), changes_of(report, advice), std::string(changed.fits ? "yes" : "no"),
-          std::string(name_of(status_of(changed.memory.fit))), changed.time.tokens_per_s_per_gpu};
+          std::string(name_of(judged(report, changed).verdict)), changed.time.tokens_per_s_per_gpu};
       if (report.result.base_valid) {
         row.emplace_back(advice.speed_ratio);
         row.emplace_back(advice.freed_bytes);
@@ -173,14 +194,19 @@ Table advise_table(const AdviseReport& report) {
 
 std::string advise_json(const AdviseReport& report) {
   const AdviceResult& result = report.result;
-  Json root = {{"schema", 1}, {"valid", result.base_valid}};
+  Json root = {{"schema", 1},
+               {"valid", result.base_valid},
+               {"status", name_of(report.prediction.status)},
+               {"verdict", verdict_name(report.prediction)}};
   if (result.base_valid) {
+    root["rule"] = rule_json(report.prediction.judged.value());
+    root["left"] = report.prediction.judged->left_bytes;
     root["fits"] = result.base.fits;
     root["tokens_per_s_per_gpu"] = result.base.time.tokens_per_s_per_gpu;
     root["peak_allocated"] = basis_bytes(result.base.memory, MemoryBasis::kAllocated);
     root["device_used"] = basis_bytes(result.base.memory, MemoryBasis::kDeviceUsed);
   } else {
-    root["reason"] = report.reason;
+    root["reason"] = report.prediction.reason;
   }
   root["freed_bytes_of"] = name_of(basis_of(report));
   root["singles"] = list_json(report, result.singles);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/commands/verdict.h"
 #include "tools/report/report.h"
 #include "tools/report/values.h"
 
@@ -11,10 +12,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json json_of(const Side& side) {
-  return {{"framework", side.question.job.profile.name},
-          {"framework_version", side.question.job.profile.version},
-          {"status", name_of(side.prediction.status)},
-          {"reason", side.prediction.reason}};
+  Json json = {{"framework", side.question.job.profile.name},
+               {"framework_version", side.question.job.profile.version},
+               {"status", name_of(side.prediction.status)},
+               {"verdict", verdict_name(side.prediction)},
+               {"reason", side.prediction.reason}};
+  if (side.prediction.judged) {
+    json["rule"] = rule_json(*side.prediction.judged);
+    json["left"] = side.prediction.judged->left_bytes;
+  }
+  return json;
 }
 
 }  // namespace

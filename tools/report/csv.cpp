@@ -1,7 +1,11 @@
 #include "tools/report/csv.h"
 
+#include <array>
+
 #include "data/read/json_message.h"
+#include "tools/commands/verdict.h"
 #include "tools/options/plan_words.h"
+#include "tools/options/words.h"
 #include "tools/report/report.h"
 #include "tools/report/search_extras.h"
 #include "tools/report/sweep.h"
@@ -28,6 +32,19 @@ struct CellText {
   std::string operator()(const std::string& value) const { return quoted(value); }
 };
 
+// The verdict, and the rule that it was made by.
+constexpr auto kVerdictColumns = std::to_array<const char*>(
+    {"verdict", "rule_basis", "rule_threshold", "rule_value", "rule_limit", "rule_kept"});
+
+void append_verdict(std::vector<Cell>& row, const Judgement& judged) {
+  row.emplace_back(std::string(name_of(judged.verdict)));
+  row.emplace_back(std::string(name_of(judged.rule.basis)));
+  row.emplace_back(judged.rule.threshold);
+  row.emplace_back(judged.check.value_bytes);
+  row.emplace_back(judged.check.limit_bytes);
+  row.emplace_back(std::string(judged.check.kept() ? "yes" : "no"));
+}
+
 // The columns that `estimate` and `batch` share, after the ones that say which case it is.
 std::vector<std::string> prediction_columns() {
   std::vector<std::string> columns = {
@@ -40,6 +57,7 @@ std::vector<std::string> prediction_columns() {
   }
   columns.push_back("step_time_s");
   columns.push_back("tokens_per_s_per_gpu");
+  columns.insert(columns.end(), kVerdictColumns.begin(), kVerdictColumns.end());
   return columns;
 }
 
@@ -67,9 +85,12 @@ Table prediction_table(const std::vector<std::string>& key_columns, const std::v
     append_stage(row, stage);
     row.emplace_back(prediction.time.total_s);
     row.emplace_back(prediction.time.tokens_per_s_per_gpu);
+    append_verdict(row, prediction.judged.value());
     table.rows.push_back(std::move(row));
   }
   if (!prediction.has_numbers()) {
+    start.resize(table.columns.size() - kVerdictColumns.size());
+    start.emplace_back(std::string(verdict_name(prediction)));
     start.resize(table.columns.size());
     table.rows.push_back(std::move(start));
   }
@@ -109,6 +130,7 @@ std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranke
   row.emplace_back(std::int64_t{ranked.exceeds_device ? 1 : 0});
   row.emplace_back(std::string(name_of(status_of(ranked.memory.fit))));
   append_plan(row, report, ranked.plan, ranked.tied_group);
+  append_verdict(row, judge_memory(report.job, ranked.memory, report.rule));
   return row;
 }
 
@@ -125,6 +147,7 @@ std::vector<Cell> front_row(const SearchReport& report, const ParetoPoint& point
   constexpr std::size_t kReplayed = 5;  // peak_reserved, required, device_used and what they decide
   row.resize(row.size() + kReplayed);
   append_plan(row, report, point.plan, none);
+  row.resize(row.size() + kVerdictColumns.size());
   return row;
 }
 
@@ -184,6 +207,7 @@ Table search_table(const SearchReport& report) {
         "offload_parameters", "tied_group", "command"}) {
     table.columns.push_back(name);
   }
+  table.columns.insert(table.columns.end(), kVerdictColumns.begin(), kVerdictColumns.end());
   std::int64_t rank = 0;
   for (const RankedPlan& ranked : report.result.top) {
     table.rows.push_back(ranked_row(report, ranked, ++rank));

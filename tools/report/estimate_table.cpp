@@ -5,6 +5,7 @@
 #include "estimator/frameworks/deepspeed/host_memory.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/kernel_time.h"
+#include "tools/commands/verdict.h"
 #include "tools/options/plan_words.h"
 #include "tools/report/lines.h"
 #include "tools/report/report.h"
@@ -17,62 +18,8 @@
 namespace shardplan {
 namespace {
 
-Colour colour_of(PredictedStatus status) {
-  switch (status) {
-    case PredictedStatus::kFits: return Colour::kGreen;
-    case PredictedStatus::kTight: return Colour::kYellow;
-    default: return Colour::kRed;
-  }
-}
-
-std::string words_of(PredictedStatus status) {
-  switch (status) {
-    case PredictedStatus::kFits: return "FITS";
-    case PredictedStatus::kTight: return "TIGHT";
-    case PredictedStatus::kDoesNotFit: return "DOES NOT FIT";
-    case PredictedStatus::kInvalid: return "INVALID PLAN";
-    case PredictedStatus::kUnsupported: return "UNSUPPORTED";
-    case PredictedStatus::kError: return "ERROR";
-  }
-  return "";
-}
-
 bool is_always_shown(std::string_view size) {
   return size == "tp" || size == "pp" || size == "zero" || size == "micro_batch";
-}
-
-// "tp 8  pp 2  dp 4 ...": fields whose value is the framework's or shardplan's default end in '*'.
-std::string plan_line(const EstimateReport& report) {
-  const Job& job = report.question.job;
-  const Plan& plan = report.question.plan;
-  const std::vector<std::string>& given_fields = report.question.given;
-  std::string text;
-  const auto add = [&text, &given_fields](std::string_view name, std::string_view value) {
-    const bool is_given =
-        std::find(given_fields.begin(), given_fields.end(), name) != given_fields.end();
-    text += (text.empty() ? "" : "  ") + std::string(name) + " " + std::string(value) +
-            (is_given ? "" : "*");
-  };
-  for (const PlanSize& size : kPlanSizes) {
-    const bool is_moe_size =
-        job.model.moe.num_experts > 0 && (size.name == "ep" || size.name == "etp");
-    const bool is_default = plan.*size.field == Plan{}.*size.field;
-    if (size.name == "dp") {
-      add("dp", std::to_string(data_parallel_size(job, plan)));
-    } else if (is_always_shown(size.name) || is_moe_size || !is_default) {
-      add(size.name, std::to_string(plan.*size.field));
-    }
-  }
-  add("sequence_parallel", plan.sequence_parallel ? "on" : "off");
-  add("schedule", name_of(plan.schedule));
-  add("recompute", recompute_text(plan.recompute));
-  add("precision", name_of(plan.precision));
-  add("grad_dtype", name_of(plan.grad_dtype));
-  text = label_line("plan", text);
-  return text.find('*') == std::string::npos
-             ? text
-             : text +
-                   label_line("", "(* not given: what the other sizes leave, or see Assumptions)");
 }
 
 std::vector<Cell> stage_row(const StageMemory& stage) {
@@ -97,6 +44,23 @@ std::string stage_table(const MemoryEstimate& memory) {
   return "Memory of one GPU of each pipeline stage at its peak, GiB\n" + table_text(table);
 }
 
+// Separated by commas, on as many lines of a list's item as it takes.
+std::string wrapped(const std::vector<std::string>& words) {
+  constexpr std::size_t kWidth = 104;
+  std::string text;
+  std::size_t start = 0;  // of the last line
+  for (const std::string& word : words) {
+    text += text.empty() ? "" : ",";
+    if (text.size() - start + word.size() > kWidth) {
+      start = text.size() + 1;
+      text += "\n    " + word;
+    } else {
+      text += (text.empty() ? "" : " ") + word;
+    }
+  }
+  return text;
+}
+
 std::string row_lines(const StageMemory& stage) {
   Table table = {.columns = {"component", "row", "dtype", "elements", "bytes", "copies", "total",
                              "born", "dies", "origin", "formula"}};
@@ -117,24 +81,74 @@ std::string row_lines(const StageMemory& stage) {
          table_text(table) + "\n" + table_text(moments);
 }
 
-// Separated by commas, on as many lines of a list's item as it takes.
-std::string wrapped(const std::vector<std::string>& words) {
-  constexpr std::size_t kWidth = 104;
-  std::string text;
-  std::size_t start = 0;  // of the last line
-  for (const std::string& word : words) {
-    text += text.empty() ? "" : ",";
-    if (text.size() - start + word.size() > kWidth) {
-      start = text.size() + 1;
-      text += "\n    " + word;
-    } else {
-      text += (text.empty() ? "" : " ") + word;
-    }
+double share_of(std::int64_t device_used_bytes, const Job& job) {
+  return static_cast<double>(device_used_bytes) /
+         static_cast<double>(device_capacity_bytes(job.cluster));
+}
+
+std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
+  const Prediction& prediction = report.prediction;
+  std::string text = paint(verdict_colour(prediction), verdict_words(prediction));
+  if (!prediction.has_numbers()) {
+    const std::string_view repeated = "unsupported: ";  // the first word said so
+    const bool repeats = prediction.reason.starts_with(repeated);
+    return text + "  " + prediction.reason.substr(repeats ? repeated.size() : 0) + "\n";
+  }
+  const Job& job = report.question.job;
+  const MemoryEstimate& memory = prediction.memory;
+  const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
+  text += "  stage " + std::to_string(worst.pp_rank) + " peaks at '" + worst.peak_moment() +
+          "': allocated " + gib(worst.allocated_bytes) + ", device used " +
+          gib(worst.device_used_bytes) + " of " + gib(device_capacity_bytes(job.cluster)) +
+          " GiB (" + percent(share_of(worst.device_used_bytes, job)) + "), " +
+          left_words(prediction.judged->left_bytes) + "\n";
+  if (report.evidence && report.evidence->near_card.runs() > 0) {
+    text += label_line("", near_card_words(*report.evidence, job.profile.name));
+  }
+  if (memory.fit != Fit::kFits) {
+    text += label_line("why", fit_reason(job, memory));
+  }
+  text += label_line(
+      prediction.judged->check.kept() ? "rule kept" : "rule broken",
+      share_text(job, memory, report.rule) + (report.rule.is_asked ? "" : " (arXiv 2411.06465)"));
+  const std::int64_t host_bytes = deepspeed::host_bytes(job, report.question.plan);
+  if (host_bytes > 0) {
+    text += label_line("host memory", gib(host_bytes) + " GiB a rank for what is offloaded, " +
+                                          gib(host_bytes * job.cluster.gpus_per_node) +
+                                          " a node; counted, not measured");
   }
   return text;
 }
 
-// What decides stands first, whole; the others stand together, by who has chosen them.
+// "MFU 46.8 %: ...": what it is made of.
+std::string mfu_text(const Question& question, const StepTime& time) {
+  const GpuSpec& gpu = question.job.cluster.gpu;
+  const Precision precision = question.plan.precision;
+  return "\nMFU " + percent(time.mfu) + ": " + fixed(time.model_flops_per_token / 1e9, 1) +
+         " GFLOP of the model per token, forward and backward, nothing recomputed, at " +
+         whole(time.tokens_per_s_per_gpu) + " tokens/s per GPU, of the " +
+         shortest(peak_flops_per_s(gpu, precision) / kTera) + " TFLOP/s of the dense " +
+         std::string(name_of(precision)) + " peak of " + gpu.id + "\n";
+}
+
+std::string maximum_lines(const Maximum& maximum) {
+  std::string text;
+  for (const std::string& line : maximum_words(maximum)) {
+    text += label_line(text.empty() ? "find-max" : "", line);
+  }
+  return text;
+}
+
+std::string plan_line(const EstimateReport& report) {
+  const std::string text = label_line("plan", plan_words(report));
+  return text.find('*') == std::string::npos
+             ? text
+             : text +
+                   label_line("", "(* not given: what the other sizes leave, or see Assumptions)");
+}
+
+}  // namespace
+
 std::string assumption_lines(const std::vector<StatedAssumption>& assumptions, const Job& job) {
   std::vector<std::string> lines;
   for (const StatedAssumption& assumption : assumptions) {
@@ -166,78 +180,53 @@ std::string assumption_lines(const std::vector<StatedAssumption>& assumptions, c
   return list_lines("Assumptions", lines);
 }
 
-double share_of(std::int64_t device_used_bytes, const Job& job) {
-  return static_cast<double>(device_used_bytes) /
-         static_cast<double>(device_capacity_bytes(job.cluster));
-}
-
-std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
-  const Prediction& prediction = report.prediction;
-  const bool is_doubtful = prediction.has_numbers() && !is_negative(prediction.status) &&
-                           !keeps_share(report.question.job, prediction.memory, report.rule);
-  std::string text = paint(is_doubtful ? Colour::kYellow : colour_of(prediction.status),
-                           words_of(prediction.status));
-  if (!prediction.has_numbers()) {
-    const std::string_view repeated = "unsupported: ";  // the first word said so
-    const bool repeats = prediction.reason.starts_with(repeated);
-    return text + "  " + prediction.reason.substr(repeats ? repeated.size() : 0) + "\n";
-  }
+std::string plan_words(const EstimateReport& report) {
   const Job& job = report.question.job;
-  const MemoryEstimate& memory = prediction.memory;
-  const StageMemory& worst = memory.stages.at(static_cast<std::size_t>(memory.worst_stage));
-  text += "  stage " + std::to_string(worst.pp_rank) + " peaks at '" + worst.peak_moment() +
-          "': allocated " + gib(worst.allocated_bytes) + ", device used " +
-          gib(worst.device_used_bytes) + " of " + gib(device_capacity_bytes(job.cluster)) +
-          " GiB (" + percent(share_of(worst.device_used_bytes, job)) + ")\n";
-  if (memory.fit != Fit::kFits) {
-    text += label_line("why", fit_reason(job, memory));
+  const Plan& plan = report.question.plan;
+  const std::vector<std::string>& given_fields = report.question.given;
+  std::string text;
+  const auto add = [&text, &given_fields](std::string_view name, std::string_view value) {
+    const bool is_given =
+        std::find(given_fields.begin(), given_fields.end(), name) != given_fields.end();
+    text += (text.empty() ? "" : "  ") + std::string(name) + " " + std::string(value) +
+            (is_given ? "" : "*");
+  };
+  for (const PlanSize& size : kPlanSizes) {
+    const bool is_moe_size =
+        job.model.moe.num_experts > 0 && (size.name == "ep" || size.name == "etp");
+    const bool is_default = plan.*size.field == Plan{}.*size.field;
+    if (size.name == "dp") {
+      add("dp", std::to_string(data_parallel_size(job, plan)));
+    } else if (is_always_shown(size.name) || is_moe_size || !is_default) {
+      add(size.name, std::to_string(plan.*size.field));
+    }
   }
-  const bool is_kept = keeps_share(job, memory, report.rule);
-  text += label_line(is_kept ? "rule kept" : "rule broken",
-                     share_text(job, memory, report.rule) +
-                         (report.rule.decides_verdict ? "" : " (arXiv 2411.06465)"));
-  const std::int64_t host_bytes = deepspeed::host_bytes(job, report.question.plan);
-  if (host_bytes > 0) {
-    text += label_line("host memory", gib(host_bytes) + " GiB a rank for what is offloaded, " +
-                                          gib(host_bytes * job.cluster.gpus_per_node) +
-                                          " a node; counted, not measured");
-  }
+  add("sequence_parallel", plan.sequence_parallel ? "on" : "off");
+  add("schedule", name_of(plan.schedule));
+  add("recompute", recompute_text(plan.recompute));
+  add("precision", name_of(plan.precision));
+  add("grad_dtype", name_of(plan.grad_dtype));
   return text;
 }
 
-std::string maximum_line(const Maximum& maximum) {
+std::vector<std::string> maximum_words(const Maximum& maximum) {
   const std::string value = maximum.name + " " + grouped(maximum.value);
   if (!maximum.fits) {
-    return label_line("find-max",
-                      "nothing keeps the rule and fits the card; shown is the smallest, " + value +
-                          ": " + maximum.why_not);
+    return {"nothing keeps the rule and fits the card; shown is the smallest, " + value + ": " +
+            maximum.why_not};
   }
   if (maximum.next == 0) {
-    return label_line("find-max", value + " keeps the rule and fits the card");
+    return {value + " keeps the rule and fits the card"};
   }
-  return label_line("find-max",
-                    value + (maximum.is_surely_largest
-                                 ? " is the largest that keeps the rule and fits the card"
-                                 : " keeps the rule and fits the card")) +
-         label_line("", grouped(maximum.next) + " does not: " + maximum.why_not +
-                            (maximum.is_surely_largest
-                                 ? ""
-                                 : "; what the allocator reserves can fall where a size grows, so "
-                                   "that larger ones may fit again"));
+  return {
+      value + (maximum.is_surely_largest ? " is the largest that keeps the rule and fits the card"
+                                         : " keeps the rule and fits the card"),
+      grouped(maximum.next) + " does not: " + maximum.why_not +
+          (maximum.is_surely_largest
+               ? ""
+               : "; what the allocator reserves can fall where a size grows, so that larger "
+                 "ones may fit again")};
 }
-
-// "MFU 46.8 %: ...": what it is made of.
-std::string mfu_text(const Question& question, const StepTime& time) {
-  const GpuSpec& gpu = question.job.cluster.gpu;
-  const Precision precision = question.plan.precision;
-  return "\nMFU " + percent(time.mfu) + ": " + fixed(time.model_flops_per_token / 1e9, 1) +
-         " GFLOP of the model per token, forward and backward, nothing recomputed, at " +
-         whole(time.tokens_per_s_per_gpu) + " tokens/s per GPU, of the " +
-         shortest(peak_flops_per_s(gpu, precision) / kTera) + " TFLOP/s of the dense " +
-         std::string(name_of(precision)) + " peak of " + gpu.id + "\n";
-}
-
-}  // namespace
 
 std::string estimate_text(const EstimateReport& report, const Paint& paint) {
   const Question& question = report.question;
@@ -249,7 +238,7 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     return text;
   }
   if (report.maximum) {
-    text += maximum_line(*report.maximum);
+    text += maximum_lines(*report.maximum);
   }
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
           "\n" + stage_table(report.prediction.memory) + "\n" +

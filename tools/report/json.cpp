@@ -6,6 +6,7 @@
 
 #include "estimator/frameworks/deepspeed/host_memory.h"
 #include "estimator/plan/parameters.h"
+#include "tools/commands/verdict.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/words.h"
 #include "tools/report/lines.h"
@@ -23,59 +24,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kSchema = 1;
-
-Json json_of(const Recompute& recompute) {
-  Json json = {{"granularity", name_of(recompute.granularity)}};
-  if (recompute.granularity == RecomputeGranularity::kFull) {
-    json["method"] = name_of(recompute.method);
-    json["num_layers"] = recompute.num_layers;
-  }
-  if (recompute.granularity == RecomputeGranularity::kSelective && !recompute.policy.empty()) {
-    json["policy"] = recompute.policy;
-  } else if (recompute.granularity == RecomputeGranularity::kSelective) {
-    json["modules"] = Json::array();
-    for (const auto& row : kRecomputeModules) {
-      if (recompute.modules.*row.value) {
-        json["modules"].push_back(row.name);
-      }
-    }
-  }
-  return json;
-}
-
-// The `plan` object of a case line.
-Json json_of(const Plan& plan) {
-  Json json;
-  for (const PlanSize& size : kPlanSizes) {
-    const bool is_unknown_dp =
-        size.name == "dp" && plan.dp == 0;               // derived, nothing to derive from
-    if (size.name != "micro_batch" && !is_unknown_dp) {  // micro_batch is of `training`
-      json[std::string(size.name)] = plan.*size.field;
-    }
-  }
-  json["sequence_parallel"] = plan.sequence_parallel;
-  json["schedule"] = name_of(plan.schedule);
-  json["cp_method"] = name_of(plan.cp_method);
-  json["recompute"] = json_of(plan.recompute);
-  json["grad_dtype"] = name_of(plan.grad_dtype);
-  json["master_dtype"] = name_of(plan.master_dtype);
-  json["exp_avg_dtype"] = name_of(plan.exp_avg_dtype);
-  json["exp_avg_sq_dtype"] = name_of(plan.exp_avg_sq_dtype);
-  json["rank_order"] = dimensions_text(plan.rank_order);
-  if (!plan.layers_per_chunk.empty()) {
-    json["layers_per_chunk"] = plan.layers_per_chunk;
-  }
-  if (plan.offload.optimizer > 0) {
-    json["offload"] = {{"optimizer", plan.offload.optimizer}};
-  }
-  if (plan.offload.parameters) {
-    json["offload"]["parameters"] = true;
-  }
-  if (plan.moe_buffer_factor != Plan{}.moe_buffer_factor) {
-    json["moe_buffer_factor"] = plan.moe_buffer_factor;
-  }
-  return json;
-}
 
 Json json_of_rows(const std::vector<Row>& rows) {
   Json json = Json::array();
@@ -138,7 +86,13 @@ Json json_of(const StepTime& time) {
 Json json_of(const Prediction& prediction, Precision precision, Detail detail) {
   Json json = {{"status", name_of(prediction.status)}, {"reason", prediction.reason}};
   if (!prediction.has_numbers()) {
+    json["verdict"] = verdict_name(prediction);
     return json;
+  }
+  if (prediction.judged) {
+    json["verdict"] = verdict_name(prediction);
+    json["rule"] = rule_json(*prediction.judged);
+    json["left"] = prediction.judged->left_bytes;
   }
   json["stages"] = Json::array();
   for (const StageMemory& stage : prediction.memory.stages) {
@@ -188,10 +142,11 @@ Json head_of(const char* command, const Job& job) {
   return head;
 }
 
-Json json_of(const SearchOptions& options, const Job& job) {
-  return {{"threshold", options.memory_threshold},
-          {"basis", name_of(options.basis)},
-          {"limit", memory_limit_bytes(job.cluster, options)}};
+// Of a job, whatever its plan.
+Json json_of(const MemoryRule& rule, const Job& job) {
+  return {{"threshold", rule.threshold},
+          {"basis", name_of(rule.basis)},
+          {"limit", memory_limit_bytes(job.cluster, rule)}};
 }
 
 Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::int64_t rank) {
@@ -200,11 +155,12 @@ Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::i
   const Prediction prediction = {.status = status_of(ranked.memory.fit),
                                  .reason = fit_reason(report.job, ranked.memory),
                                  .memory = ranked.memory,
-                                 .time = ranked.time};
+                                 .time = ranked.time,
+                                 .judged = judge_memory(report.job, ranked.memory, report.rule)};
   Json json = {{"rank", rank},
                {"micro_batch", plan.micro_batch},
                {"precision", name_of(plan.precision)},
-               {"plan", json_of(plan)},
+               {"plan", plan_json(plan)},
                {"peak_allocated", basis_bytes(ranked.memory, MemoryBasis::kAllocated)},
                {"device_used", basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed)},
                {"exceeds_device", ranked.exceeds_device},
@@ -224,13 +180,15 @@ Json json_of(const SupportedInterval& interval) {
 }
 
 Json json_of(const Evidence& evidence) {
-  Json json = {{"measured_runs", evidence.num_runs},
-               {"nearest", Json::array()},
-               {"intervals", Json::array()},
-               {"not_covered", evidence.uncovered},
-               {"beyond_measured", evidence.beyond},
-               {"constants", Json::array()},
-               {"rates_measured", evidence.rates_measured}};
+  Json json = {
+      {"measured_runs", evidence.num_runs},
+      {"nearest", Json::array()},
+      {"intervals", Json::array()},
+      {"not_covered", evidence.uncovered},
+      {"beyond_measured", evidence.beyond},
+      {"constants", Json::array()},
+      {"rates_measured", evidence.rates_measured},
+      {"near_card", {{"lived", evidence.near_card.lived}, {"died", evidence.near_card.died}}}};
   for (const NearRun& run : evidence.nearest) {
     json["nearest"].push_back({{"set", run.set}, {"id", run.id}, {"distance", run.distance}});
   }
@@ -246,7 +204,7 @@ Json json_of(const Evidence& evidence) {
 
 Json json_of_smallest(const SearchReport& report) {
   const SearchResult& result = report.result;
-  return {{"plan", json_of(result.smallest)},
+  return {{"plan", plan_json(result.smallest)},
           {"micro_batch", result.smallest.micro_batch},
           {"peak_allocated", result.smallest_price.allocated_bytes},
           {"device_used_at_most", result.smallest_price.device_used_bytes},
@@ -277,9 +235,12 @@ std::string estimate_json(const EstimateReport& report) {
     plan.dp = data_parallel_size(job, plan);
     json["num_microbatches"] = num_microbatches(job, plan);
   }
+  if (!report.network.empty()) {
+    json["network"] = report.network;
+  }
   json["micro_batch"] = plan.micro_batch;
   json["precision"] = name_of(plan.precision);
-  json["plan"] = json_of(plan);
+  json["plan"] = plan_json(plan);
   json["given"] = report.question.given;
   if (report.question.run) {
     json["from"] = json_of(*report.question.run);
@@ -295,8 +256,8 @@ std::string estimate_json(const EstimateReport& report) {
   }
   json["predicted"] = json_of(report.prediction, plan.precision, report.detail);
   if (report.prediction.has_numbers()) {
-    json["memory_rule"] = json_of(report.rule.share, job);
-    json["memory_rule"]["kept"] = keeps_share(job, report.prediction.memory, report.rule);
+    json["memory_rule"] = json_of(report.rule, job);
+    json["memory_rule"]["kept"] = check_rule(job, report.prediction.memory, report.rule).kept();
     if (const std::int64_t bytes = deepspeed::host_bytes(job, plan); bytes > 0) {
       json["host_bytes_per_rank"] = bytes;
     }
@@ -326,7 +287,9 @@ std::string estimate_json(const EstimateReport& report) {
 std::string search_json(const SearchReport& report) {
   const SearchResult& result = report.result;
   Json json = head_of("search", report.job);
-  json["memory_rule"] = json_of(report.options, report.job);
+  json["verdict"] = report.verdict;
+  json["network"] = report.network;
+  json["memory_rule"] = json_of(report.rule, report.job);
   json["plans_in_space"] = result.plans_in_space;
   json["plans_priced"] = result.plans_priced;
   json["plans_fitting"] = result.plans_fitting;
@@ -343,7 +306,7 @@ std::string search_json(const SearchReport& report) {
   if (report.options.pareto) {
     json["pareto"] = Json::array();
     for (const ParetoPoint& point : result.pareto) {
-      json["pareto"].push_back({{"plan", json_of(point.plan)},
+      json["pareto"].push_back({{"plan", plan_json(point.plan)},
                                 {"micro_batch", point.plan.micro_batch},
                                 {"peak_allocated", point.price.allocated_bytes},
                                 {"step_time_s", point.price.step_time_s},
@@ -351,10 +314,14 @@ std::string search_json(const SearchReport& report) {
                                 {"command", report.command_of(point.plan)}});
     }
   }
+  if (!report.result.top.empty()) {
+    json["picked"] = report.picked + 1;
+    json["assumptions"] = json_of(report.assumptions);
+  }
   if (report.simplest) {
     json["simplest_tied"] = {
         {"fix", report.simplest->fixes},
-        {"plan", json_of(report.simplest->ranked.plan)},
+        {"plan", plan_json(report.simplest->ranked.plan)},
         {"tokens_per_s_per_gpu", report.simplest->ranked.time.tokens_per_s_per_gpu},
         {"command", report.command_of(report.simplest->ranked.plan)}};
   }
@@ -375,7 +342,14 @@ std::string search_json(const SearchReport& report) {
                                    {"tokens_per_s_per_gpu", size.tokens_per_s_per_gpu},
                                    {"tokens_per_s", size.tokens_per_s}});
   }
-  if (result.top.empty() && result.plans_distinct > 0) {
+  if (report.faster_over) {
+    json["fastest_over"] = {
+        {"plan", plan_json(report.faster_over->plan)},
+        {"tokens_per_s_per_gpu", report.faster_over->time.tokens_per_s_per_gpu},
+        {"device_used", basis_bytes(report.faster_over->memory, MemoryBasis::kDeviceUsed)},
+        {"command", report.command_of(report.faster_over->plan)}};
+  }
+  if (result.plans_fitting == 0 && result.plans_distinct > 0) {
     json["smallest"] = json_of_smallest(report);
   }
   return one_line_of(json);

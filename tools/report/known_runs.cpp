@@ -22,7 +22,7 @@ std::string unsigned_percent(double share) {
 }
 
 // "+4.9 %", right-aligned.
-std::string signed_percent(double share) {
+std::string signed_error(double share) {
   const std::string number = fixed(share * 100, 1);
   return padded_left(share < 0 ? number + " %" : std::string(1, '+').append(number) + " %", 7);
 }
@@ -61,8 +61,8 @@ std::vector<Cell> summary_row(const RunGroup& group) {
           static_cast<std::int64_t>(std::ssize(group.runs)),
           unsigned_percent(errors.mean),
           unsigned_percent(errors.median),
-          signed_percent(errors.bias),
-          signed_percent(errors.worst->error()),
+          signed_error(errors.bias),
+          signed_error(errors.worst->error()),
           errors.worst->id,
           fixed(errors.rank_correlation, 3),
           fixed(errors.mfu_rank_correlation, 3)};
@@ -76,7 +76,7 @@ std::string runs_table(const KnownRunsReport& report) {
     table.rows.push_back(
         {run.id, run.num_gpus, run.gpu, kind_of(run), std::string(name_of(run.plan.precision)),
          layout_text(run.plan), fixed(run.measured_s, 3), fixed(run.predicted_s, 3),
-         signed_percent(run.error()), unsigned_percent(run.measured_mfu()),
+         signed_error(run.error()), unsigned_percent(run.measured_mfu()),
          unsigned_percent(run.predicted_mfu), gpu_figures(run), link_figures(run)});
   }
   return table_text(table);

@@ -4,6 +4,7 @@
 #include "estimator/estimate.h"
 #include "estimator/plan/parameters.h"
 #include "tools/report/text.h"
+#include "tools/screen/job.h"
 
 namespace shardplan {
 namespace {
@@ -48,12 +49,14 @@ std::string job_lines(const Job& job) {
                                    job.cluster.gpu.id + ", " +
                                    gib(device_capacity_bytes(job.cluster)) + " GiB each" +
                                    domain_words(job.cluster)) +
+         label_line("network", network_words(job.cluster)) +
          label_line("framework", job.profile.name + " " + job.profile.version) + tuning_lines(job);
 }
 
 std::string batch_line(const Job& job, const Plan& plan) {
   const std::int64_t microbatches = num_microbatches(job, plan);
-  return label_line("batch", grouped(job.global_batch) + " sequences of " +
+  return label_line("batch", grouped(job.global_batch) +
+                                 (job.global_batch == 1 ? " sequence of " : " sequences of ") +
                                  grouped(job.sequence_length) + " tokens per step, " +
                                  grouped(microbatches) +
                                  (microbatches == 1 ? " microbatch of " : " microbatches of ") +
@@ -84,6 +87,10 @@ std::string time_lines(const StepTime& time, Precision precision) {
 
 std::string mfu_note(bool has_fp8_plans) {
   return has_fp8_plans ? "MFU: fp8 plans of the fp8 peak, others of the bf16 peak\n" : "";
+}
+
+std::string left_words(std::int64_t left_bytes) {
+  return left_bytes < 0 ? gib(-left_bytes) + " GiB over the card" : gib(left_bytes) + " GiB left";
 }
 
 std::string list_lines(const std::string& title, const std::vector<std::string>& items) {

@@ -45,6 +45,9 @@ std::string mfu_note(bool has_fp8_plans);
 // MFU is of the dense peak of the plan's precision.
 std::string time_lines(const StepTime& time, Precision precision);
 
+// "94.07 GiB left", "3.20 GiB over the card".
+std::string left_words(std::int64_t left_bytes);
+
 // A title and its items below; "" if there are none.
 std::string list_lines(const std::string& title, const std::vector<std::string>& items);
 

@@ -12,6 +12,7 @@
 #include "tools/accuracy/evidence.h"
 #include "tools/commands/assumptions.h"
 #include "tools/commands/compare.h"
+#include "tools/commands/overlaps.h"
 #include "tools/commands/prediction.h"
 #include "tools/commands/stated_numbers.h"
 #include "tools/commands/sweep.h"
@@ -55,6 +56,7 @@ struct StepComparison {
 struct EstimateReport {
   Question question;
   MemoryRule rule;
+  std::string network = {};  // what lies between the GPUs, in words
   Prediction prediction = {};
   std::vector<StatedAssumption> assumptions = {};
   std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
@@ -89,18 +91,34 @@ struct SimplerPlan {
 
 struct SearchReport {
   Job job;
-  SearchOptions options;
+  MemoryRule rule;
+  SearchOptions options;     // of the rule
+  std::string network = {};  // what lies between the GPUs, in words
+  std::string verdict = {};  // the best that any plan has: "fits", "over", ..., "unsupported"
   SearchResult result = {};
   std::optional<Evidence> evidence = std::nullopt;        // of the first plan
   std::optional<FasterSwitches> switches = std::nullopt;  // of the first plan
   std::optional<SimplerPlan> simplest = std::nullopt;     // tied with the first plan
-  std::vector<OtherSize> other_sizes = {};                // where these ones have no good plan
+  // The fastest plan that the card holds, where it is faster than all that keep the rule.
+  std::optional<RankedPlan> faster_over = std::nullopt;
+  std::vector<OtherSize> other_sizes = {};  // where these ones have no good plan
   std::string reason;            // where no plan is valid: the last rule that any of them meets
   std::string estimate_command;  // `shardplan estimate` with the job's options; a plan's may follow
   std::optional<GivenRun> run = std::nullopt;  // --from
 
+  // Words of --framework-option that nobody gave; they are not in estimate_command.
+  std::vector<std::string> switched_on = {};
+  std::vector<StatedAssumption> assumptions = {};  // of the chosen plan
+  std::size_t picked = 0;                          // the chosen plan among result.top
+
+  // The plan that the answer speaks of: the first, or that of --pick.
+  const RankedPlan& chosen() const { return result.top.at(picked); }
   std::string command_of(const Plan& plan) const {
-    return estimate_command + " " + options_of_plan(job, plan, run);
+    std::string command = estimate_command;
+    for (const std::string& word : useful_overlaps(switched_on, plan)) {
+      command += " --framework-option " + word;
+    }
+    return command + " " + options_of_plan(job, plan, run);
   }
 };
 

@@ -9,56 +9,15 @@
 #include "search/walk/rank.h"
 #include "tools/options/plan_words.h"
 #include "tools/options/words.h"
+#include "tools/report/estimate_table.h"
 #include "tools/report/lines.h"
 #include "tools/report/report.h"
 #include "tools/report/step.h"
 #include "tools/report/text.h"
+#include "tools/screen/search_hints.h"
 
 namespace shardplan {
 namespace {
-
-// What distinguishes plans and has no column of its own.
-std::string notes_of(const RankedPlan& ranked) {
-  const Plan& plan = ranked.plan;
-  const Plan plain;
-  std::vector<std::string> notes;
-  switch (ranked.memory.fit) {
-    case Fit::kFits: break;
-    case Fit::kTight: notes.emplace_back("TIGHT"); break;
-    case Fit::kDoesNotFit: notes.emplace_back("EXCEEDS THE CARD"); break;
-  }
-  if (plan.cp > 1) {
-    notes.push_back("cp by " + std::string(name_of(plan.cp_method)));
-  }
-  if (!plan.layers_per_chunk.empty()) {
-    notes.push_back("layers " + std::to_string(plan.layers_per_chunk.front()) + " first, " +
-                    std::to_string(plan.layers_per_chunk.back()) + " last");
-  }
-  if (plan.precision != plain.precision) {
-    notes.emplace_back(name_of(plan.precision));
-  }
-  if (plan.grad_dtype != plain.grad_dtype) {
-    notes.push_back("gradients " + std::string(name_of(plan.grad_dtype)));
-  }
-  if (plan.rank_order != plain.rank_order) {
-    notes.push_back(dimensions_text(plan.rank_order));
-  }
-  if (plan.master_dtype != plain.master_dtype) {
-    notes.push_back("master " + std::string(name_of(plan.master_dtype)));
-  }
-  if (plan.exp_avg_dtype != plain.exp_avg_dtype ||
-      plan.exp_avg_sq_dtype != plain.exp_avg_sq_dtype) {
-    notes.push_back("moments " + std::string(name_of(plan.exp_avg_dtype)) + ", " +
-                    std::string(name_of(plan.exp_avg_sq_dtype)));
-  }
-  if (plan.offload.optimizer > 0) {
-    notes.push_back(percent(plan.offload.optimizer) + " of the optimizer offloaded");
-  }
-  if (plan.offload.parameters) {
-    notes.emplace_back("parameters offloaded");
-  }
-  return joined(notes);
-}
 
 void add_plan_cells(const Job& job, const RankedPlan& ranked, std::vector<Cell>& row) {
   for (const PlanSize& size : kPlanSizes) {
@@ -88,7 +47,7 @@ std::string ranked_table(const SearchReport& report) {
                              ranked.tied_group,
                              whole(ranked.time.tokens_per_s_per_gpu),
                              fixed(ranked.time.total_s, 3),
-                             percent(ranked.time.mfu),
+                             fixed(100 * ranked.time.mfu, 1) + " %",
                              gib(basis_bytes(ranked.memory, MemoryBasis::kAllocated)),
                              gib(basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed))};
     add_plan_cells(report.job, ranked, row);
@@ -156,108 +115,17 @@ std::string groups_text(const Job& job, const Plan& plan) {
   return joined(groups);
 }
 
-std::string sizes_text(const Job& job, const Plan& plan) {
-  std::string text = "tp " + std::to_string(plan.tp) + " cp " + std::to_string(plan.cp);
-  if (job.model.moe.num_experts > 0) {
-    text += " ep " + std::to_string(plan.ep) + " etp " + std::to_string(plan.etp);
-  }
-  return text + " pp " + std::to_string(plan.pp) + " zero " + std::to_string(plan.zero);
-}
-
-// How much slower the best plan of other sizes is, if any is shown.
-std::string next_family_line(const SearchReport& report) {
-  const SearchResult& result = report.result;
-  const RankedPlan& best = result.top.front();
-  const auto next = std::ranges::find_if(result.top, [&](const RankedPlan& ranked) {
-    return family_of(ranked.plan) != family_of(best.plan);
-  });
-  if (next == result.top.end()) {
-    return "";
-  }
-  const double slower = 1 - next->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu;
-  return label_line("next sizes", sizes_text(report.job, next->plan) + ", rank " +
-                                      std::to_string(next - result.top.begin() + 1) + ": " +
-                                      percent(slower) + " slower");
-}
-
-// A first plan that lives on memory that its allocator gives back, and the first that does not.
-std::string tight_line(const SearchReport& report) {
-  const std::vector<RankedPlan>& top = report.result.top;
-  const RankedPlan& best = top.front();
-  if (best.memory.fit != Fit::kTight) {
-    return "";
-  }
-  const auto roomy = std::ranges::find_if(
-      top, [](const RankedPlan& ranked) { return ranked.memory.fit == Fit::kFits; });
-  const std::string without =
-      roomy == top.end()
-          ? "none shown runs without"
-          : "rank " + std::to_string(roomy - top.begin() + 1) + " runs without, " +
-                percent(1 - roomy->time.tokens_per_s_per_gpu / best.time.tokens_per_s_per_gpu) +
-                " slower";
-  return label_line("tight", "device used " +
-                                 gib(basis_bytes(best.memory, MemoryBasis::kDeviceUsed)) + " of " +
-                                 gib(card_bytes(report.job)) +
-                                 " GiB: it must give cached memory back to run; " + without);
-}
-
-std::string simplest_line(const SearchReport& report) {
-  if (!report.simplest) {
-    return "";
-  }
-  const RankedPlan& plain = report.simplest->ranked;
-  const double slower =
-      1 - plain.time.tokens_per_s_per_gpu / report.result.top.front().time.tokens_per_s_per_gpu;
-  std::string text;
-  for (const std::string& fix : report.simplest->fixes) { text += "--fix " + fix + " "; }
-  text.back() = ':';
-  return label_line("simplest tie", text + " " + sizes_text(report.job, plain.plan) + ", " +
-                                        percent(slower) +
-                                        " slower, closer than the model can tell");
-}
-
-std::string switches_line(const SearchReport& report) {
-  if (!report.switches) {
-    return "";
-  }
-  const double step_s = report.result.top.front().time.total_s;
-  return label_line("faster with",
-                    joined(report.switches->options) + ": " +
-                        fixed(report.switches->step_time_s, 3) + " s, " +
-                        percent(step_s / report.switches->step_time_s - 1) + " more tokens/s; " +
-                        (report.run ? "--set" : "--framework-option") + " ranks all plans so");
-}
-
-// What else could be asked: "--num-gpus 64: 9,120 tokens/s per GPU, 584 thousand of all".
-std::string other_size_lines(const SearchReport& report) {
-  std::string text;
-  const double own = report.result.top.empty()
-                         ? 0
-                         : report.result.top.front().time.tokens_per_s_per_gpu *
-                               static_cast<double>(report.job.cluster.world_size());
-  for (const OtherSize& size : report.other_sizes) {
-    const std::int64_t world = report.job.cluster.world_size();
-    const char* const label = size.global_batch != report.job.global_batch ? "larger batch"
-                              : size.num_gpus < world                      ? "fewer GPUs"
-                              : size.num_gpus > world                      ? "more GPUs"
-                                                                           : "offload";
-    text += label_line(
-        label, size.option + ": " + whole(size.tokens_per_s_per_gpu) + " tokens/s per GPU, " +
-                   whole(size.tokens_per_s) + " of all" +
-                   (own > 0 ? ", " + percent(size.tokens_per_s / own) + " of those here" : ""));
-  }
-  return text;
-}
-
 std::string first_plan_lines(const SearchReport& report) {
-  const RankedPlan& best = report.result.top.front();
-  std::string text = "\nThe first plan\n" + batch_line(report.job, best.plan);
+  const RankedPlan& best = report.chosen();
+  std::string text = report.picked == 0 ? std::string("\nThe first plan\n")
+                                        : "\nPlan " + std::to_string(report.picked + 1) + "\n";
+  text += batch_line(report.job, best.plan);
   if (report.job.cluster.nodes > 1) {
     text += label_line("groups", groups_text(report.job, best.plan));
   }
-  return text + time_lines(best.time, best.plan.precision) + tight_line(report) +
-         simplest_line(report) + next_family_line(report) + switches_line(report) +
-         other_size_lines(report);
+  text += time_lines(best.time, best.plan.precision);
+  for (const Hint& hint : first_plan_hints(report)) { text += label_line(hint.label, hint.text); }
+  return text;
 }
 
 // Only where it says something: some plans shown are as fast as each other.
@@ -266,7 +134,8 @@ std::string tie_line(const SearchResult& result) {
     return "";
   }
   return "tie: plans of one number are within " + percent(kSpeedUncertainty) +
-         " of its fastest, closer than the model can tell; --distinct shows one per family\n";
+         " of its fastest, closer than the model can tell; of a family only one is shown: "
+         "--all-plans\n";
 }
 
 bool has_fp8_plans(const SearchResult& result) {
@@ -277,19 +146,16 @@ bool has_fp8_plans(const SearchResult& result) {
 
 std::string nothing_fits(const SearchReport& report, const Paint& paint) {
   const SearchResult& result = report.result;
-  std::string text = paint(Colour::kRed, "NOTHING FITS");
-  if (result.plans_distinct == 0) {
-    return text + "  no plan of this space is valid; the rules below say why\n" +
-           (report.reason.empty() ? "" : label_line("nearest", one_line(report.reason))) +
-           other_size_lines(report);
+  std::string text =
+      paint(verdict_colour(report), verdict_words(report)) + "  " + no_plan_words(report) + "\n";
+  if (result.plans_distinct == 0 && !report.reason.empty()) {
+    text += label_line("nearest", one_line(report.reason));
   }
-  return text + "  the smallest valid plan allocates " +
-         gib(result.smallest_price.allocated_bytes) + " GiB, at most " +
-         gib(result.smallest_price.device_used_bytes) + " GiB on the device; the limit is " +
-         gib(memory_limit_bytes(report.job.cluster, report.options)) + " GiB, " +
-         limit_text(report.job.cluster, report.options) + "; the card has " +
-         gib(card_bytes(report.job)) + " GiB\n" +
-         label_line("", report.command_of(result.smallest)) + other_size_lines(report);
+  if (result.plans_distinct > 0) {
+    text += label_line("", report.command_of(result.smallest));
+  }
+  for (const Hint& hint : other_size_hints(report)) { text += label_line(hint.label, hint.text); }
+  return text;
 }
 
 }  // namespace
@@ -298,23 +164,27 @@ std::string search_text(const SearchReport& report, const Paint& paint) {
   const SearchResult& result = report.result;
   std::string text =
       job_lines(report.job) +
-      label_line("batch", grouped(report.job.global_batch) + " sequences of " +
+      label_line("batch", grouped(report.job.global_batch) +
+                              (report.job.global_batch == 1 ? " sequence of " : " sequences of ") +
                               grouped(report.job.sequence_length) + " tokens per step") +
-      label_line("rule", std::string(name_of(report.options.basis)) +
-                             " <= " + gib(memory_limit_bytes(report.job.cluster, report.options)) +
-                             " GiB, " + limit_text(report.job.cluster, report.options)) +
+      label_line("rule", std::string(name_of(report.rule.basis)) +
+                             " <= " + gib(memory_limit_bytes(report.job.cluster, report.rule)) +
+                             " GiB, " + limit_text(report.job.cluster, report.rule)) +
       "\n";
   if (result.top.empty()) {
     text += nothing_fits(report, paint);
   } else {
-    text +=
-        std::string("Fastest plans, memory in GiB") +
-        (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
-        ranked_table(report) + tie_line(result) + mfu_note(has_fp8_plans(result)) +
-        first_plan_lines(report) + "\nIn full: " + report.command_of(result.top.front().plan) +
-        "\n" +
-        list_lines("Evidence for the first plan",
-                   report.evidence ? evidence_lines(*report.evidence) : std::vector<std::string>{});
+    if (report.verdict == name_of(MemoryVerdict::kOver)) {
+      text += paint(verdict_colour(report), verdict_words(report)) + "  " +
+              std::string(kOverWords) + "\n";
+    }
+    text += std::string("Fastest plans, memory in GiB") +
+            (result.top.front().time.calibrated ? "\n" : ", times uncalibrated\n") +
+            ranked_table(report) + tie_line(result) + mfu_note(has_fp8_plans(result)) +
+            first_plan_lines(report) + "\nIn full:\n" + report.command_of(report.chosen().plan) +
+            "\n" + assumption_lines(report.assumptions, report.job) +
+            list_lines("Evidence for the plan", report.evidence ? evidence_lines(*report.evidence)
+                                                                : std::vector<std::string>{});
   }
   if (!result.pareto.empty()) {
     text += pareto_table(report);

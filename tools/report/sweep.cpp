@@ -72,12 +72,8 @@ std::string mark_of(const StepTimeSpread& spread, const ClusterSpec& cluster) {
   return beyond_runs(spread, cluster).empty() ? "" : "*";
 }
 
-std::string with_newline(std::string text) {
-  return text.empty() ? text : text.append("\n");
-}
-
 // What the chosen cluster is, in words; empty: nothing that can be said.
-std::string choice_words(const SweepTarget& target, const SweepPoint& chosen) {
+std::string choice_opening(const SweepTarget& target, const SweepPoint& chosen) {
   if (target.cost_usd > 0) {
     return "fastest within the cost: ";
   }
@@ -108,7 +104,7 @@ bool has_fp8_plans(const std::vector<SweepPoint>& points) {
 // Of the cluster that is chosen.
 std::string command_line(const SweepReport& report) {
   const auto chosen = choose_cluster(report.points, report.target);
-  return chosen ? "In full: " + report.commands[*chosen] + "\n" : "";
+  return chosen ? "In full:\n" + report.commands[*chosen] + "\n" : "";
 }
 
 // Others that fit might be cheaper.
@@ -118,14 +114,14 @@ bool has_unpriced_beside(const SweepReport& report, const SweepPoint& chosen) {
          });
 }
 
-std::string choice_line(const SweepReport& report) {
+std::string choice_words(const SweepReport& report) {
   const auto chosen = choose_cluster(report.points, report.target);
   if (!chosen) {
-    return report.target.is_given() ? "No cluster of these reaches the target.\n"
-                                    : "No plan fits any of these clusters.\n";
+    return report.target.is_given() ? "No cluster of these reaches the target."
+                                    : "No plan fits any of these clusters.";
   }
   const SweepPoint& point = report.points[*chosen];
-  std::string text = choice_words(report.target, point);
+  std::string text = choice_opening(report.target, point);
   if (text.empty()) {
     return text;
   }
@@ -135,21 +131,38 @@ std::string choice_line(const SweepReport& report) {
     text.append(" (").append(point.job.cluster.name).append(")");
   }
   text.append(has_unpriced_beside(report, point) ? ", of those whose price is known" : "");
-  return text.append(point.reached == Reached::kYes ? "\n"
-                                                    : ", if the prediction is not too fast\n");
+  return text.append(point.reached == Reached::kYes ? "" : ", if the prediction is not too fast");
+}
+
+// Prices of clusters' files, each with its day: "price of aws-p5: AWS list price, ...".
+std::vector<std::string> price_sources(const SweepReport& report) {
+  std::vector<std::string> sources;
+  for (const SweepPoint& point : report.points) {
+    const ClusterSpec& cluster = point.job.cluster;
+    const std::size_t start = cluster.source.rfind(". ");
+    if (report.has_given_prices || cluster.usd_per_gpu_hour == 0 || start == std::string::npos) {
+      continue;
+    }
+    std::string text = "price of " + cluster.gpu.id + ": " + cluster.source.substr(start + 2);
+    if (std::ranges::find(sources, text) == sources.end()) {
+      sources.push_back(std::move(text));
+    }
+  }
+  return sources;
 }
 
 }  // namespace
 
-std::string sweep_text(const SweepReport& report) {
-  Table table = {.columns = {"GPU", "GPUs", "tokens/s/GPU", "tokens/s", "interval", "MFU",
+Table sweep_people_table(const SweepReport& report) {
+  Table table = {.columns = {"GPU", "GPUs", "nodes", "tokens/s/GPU", "tokens/s", "interval", "MFU",
                              "allocated GiB", "days", "USD/hour", "USD", "reaches", "plan"}};
   const bool has_names = names_clusters(report.points);
   if (has_names) {
     table.columns.insert(table.columns.begin(), "cluster");
   }
   for (const SweepPoint& point : report.points) {
-    std::vector<Cell> row = {point.job.cluster.gpu.id, point.job.cluster.world_size()};
+    std::vector<Cell> row = {point.job.cluster.gpu.id, point.job.cluster.world_size(),
+                             point.job.cluster.nodes};
     if (has_names) {
       row.insert(row.begin(), point.job.cluster.name);
     }
@@ -163,7 +176,7 @@ std::string sweep_text(const SweepReport& report) {
       row.emplace_back(whole(point.tokens_per_s));
       row.emplace_back(range_text(point.low_tokens_per_s, point.high_tokens_per_s) +
                        mark_of(report.spread, point.job.cluster));
-      row.emplace_back(percent(time.mfu));
+      row.emplace_back(fixed(100 * time.mfu, 1) + " %");
       row.emplace_back(gib(basis_bytes(point.best->memory, MemoryBasis::kAllocated)));
       row.emplace_back(number_cell(point.days, 1));
       row.emplace_back(number_cell(point.usd_per_hour, 2));
@@ -174,8 +187,34 @@ std::string sweep_text(const SweepReport& report) {
     }
     table.rows.push_back(std::move(row));
   }
-  return table_text(table) + spread_text(report.spread) + "\n" + with_newline(beyond_text(report)) +
-         mfu_note(has_fp8_plans(report.points)) + choice_line(report) + command_line(report);
+  // Columns that say nothing of any cluster are left out.
+  for (std::size_t column = table.columns.size(); column-- > 0;) {
+    const bool is_empty = std::ranges::all_of(table.rows, [&](const std::vector<Cell>& row) {
+      const std::string* text = std::get_if<std::string>(&row[column]);
+      return std::holds_alternative<std::monostate>(row[column]) ||
+             (text != nullptr && text->empty());
+    });
+    if (is_empty) {
+      const auto at = static_cast<std::ptrdiff_t>(column);
+      table.columns.erase(table.columns.begin() + at);
+      for (std::vector<Cell>& row : table.rows) { row.erase(row.begin() + at); }
+    }
+  }
+  return table;
+}
+
+std::vector<std::string> sweep_notes(const SweepReport& report) {
+  std::vector<std::string> notes = {spread_text(report.spread), beyond_text(report)};
+  for (const std::string& price : price_sources(report)) { notes.push_back(price); }
+  notes.push_back(choice_words(report));
+  std::erase(notes, "");
+  return notes;
+}
+
+std::string sweep_text(const SweepReport& report) {
+  std::string text = table_text(sweep_people_table(report));
+  for (const std::string& note : sweep_notes(report)) { text += note + "\n"; }
+  return text + mfu_note(has_fp8_plans(report.points)) + command_line(report);
 }
 
 Table sweep_table(const SweepReport& report) {

@@ -15,12 +15,13 @@ struct CellWords {
   std::string operator()(const std::string& value) const { return one_line(value); }
 };
 
-// A column of numbers: every cell opens with a digit, a sign or nothing.
+// A column of numbers: every cell opens with a digit, behind a sign or not, or is empty.
 bool is_numeric(const std::vector<std::vector<std::string>>& rows, std::size_t column) {
   return std::all_of(rows.begin(), rows.end(), [column](const std::vector<std::string>& row) {
     const std::string& cell = row[column];
+    const std::size_t sign = cell.starts_with("+") || cell.starts_with("-") ? 1 : 0;
     return cell.empty() || cell == "-" ||
-           std::string("0123456789").find(cell.front()) != std::string::npos;
+           (cell.size() > sign && std::string("0123456789").find(cell[sign]) != std::string::npos);
   });
 }
 

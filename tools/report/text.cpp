@@ -32,7 +32,9 @@ std::string whole(double value) {
 std::string fixed(double value, int decimals) {
   std::array<char, 400> buffer{};  // the largest double has 309 digits before the point
   const int length = std::snprintf(buffer.data(), buffer.size(), "%.*f", decimals, value);
-  return std::string(buffer.data(), static_cast<std::size_t>(length));
+  const std::string text(buffer.data(), static_cast<std::size_t>(length));
+  const bool is_zero = text.find_first_not_of("-0.") == std::string::npos;
+  return is_zero && text.starts_with("-") ? text.substr(1) : text;
 }
 
 std::string shortest(double value) {
@@ -49,6 +51,15 @@ std::string percent(double share) {
   const double value = share * 100;
   const bool is_whole = fixed(value, 1).ends_with(".0");
   return fixed(value, is_whole ? 0 : 1) + " %";
+}
+
+std::string signed_percent(double share) {
+  const std::string text = fixed(share * 100, 2) + " %";
+  return share > 0 && text != "0.00 %" ? "+" + text : text;
+}
+
+std::string range_of(const std::string& low, const std::string& high) {
+  return low == high ? low : low + " to " + high;
 }
 
 std::string one_line(std::string_view text) {

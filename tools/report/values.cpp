@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "data/read/case_tuning.h"
+#include "tools/options/plan_words.h"
+#include "tools/options/words.h"
 
 namespace shardplan {
 namespace {
@@ -55,6 +57,14 @@ std::string one_line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Json rule_json(const Judgement& judged) {
+  return {{"basis", name_of(judged.rule.basis)},
+          {"threshold", judged.rule.threshold},
+          {"value", judged.check.value_bytes},
+          {"limit", judged.check.limit_bytes},
+          {"kept", judged.check.kept()}};
+}
+
 Json rows_of(const Table& table) {
   Json rows = Json::array();
   for (const std::vector<Cell>& cells : table.rows) {
@@ -68,6 +78,25 @@ Json rows_of(const Table& table) {
 }
 
 namespace {
+
+Json json_of(const Recompute& recompute) {
+  Json json = {{"granularity", name_of(recompute.granularity)}};
+  if (recompute.granularity == RecomputeGranularity::kFull) {
+    json["method"] = name_of(recompute.method);
+    json["num_layers"] = recompute.num_layers;
+  }
+  if (recompute.granularity == RecomputeGranularity::kSelective && !recompute.policy.empty()) {
+    json["policy"] = recompute.policy;
+  } else if (recompute.granularity == RecomputeGranularity::kSelective) {
+    json["modules"] = Json::array();
+    for (const auto& row : kRecomputeModules) {
+      if (recompute.modules.*row.value) {
+        json["modules"].push_back(row.name);
+      }
+    }
+  }
+  return json;
+}
 
 nlohmann::ordered_json json_of(const Adapters& adapters) {
   nlohmann::ordered_json targets = nlohmann::ordered_json::array();
@@ -87,6 +116,39 @@ nlohmann::ordered_json json_of(const Adapters& adapters) {
 }
 
 }  // namespace
+
+Json plan_json(const Plan& plan) {
+  Json json;
+  for (const PlanSize& size : kPlanSizes) {
+    const bool is_unknown_dp =
+        size.name == "dp" && plan.dp == 0;               // derived, nothing to derive from
+    if (size.name != "micro_batch" && !is_unknown_dp) {  // micro_batch is of `training`
+      json[std::string(size.name)] = plan.*size.field;
+    }
+  }
+  json["sequence_parallel"] = plan.sequence_parallel;
+  json["schedule"] = name_of(plan.schedule);
+  json["cp_method"] = name_of(plan.cp_method);
+  json["recompute"] = json_of(plan.recompute);
+  json["grad_dtype"] = name_of(plan.grad_dtype);
+  json["master_dtype"] = name_of(plan.master_dtype);
+  json["exp_avg_dtype"] = name_of(plan.exp_avg_dtype);
+  json["exp_avg_sq_dtype"] = name_of(plan.exp_avg_sq_dtype);
+  json["rank_order"] = dimensions_text(plan.rank_order);
+  if (!plan.layers_per_chunk.empty()) {
+    json["layers_per_chunk"] = plan.layers_per_chunk;
+  }
+  if (plan.offload.optimizer > 0) {
+    json["offload"] = {{"optimizer", plan.offload.optimizer}};
+  }
+  if (plan.offload.parameters) {
+    json["offload"]["parameters"] = true;
+  }
+  if (plan.moe_buffer_factor != Plan{}.moe_buffer_factor) {
+    json["moe_buffer_factor"] = plan.moe_buffer_factor;
+  }
+  return json;
+}
 
 void add_tuning(nlohmann::ordered_json& json, const Job& job) {
   if (job.adapters.rank > 0) {

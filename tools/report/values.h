@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "search/verdict/verdict.h"
 #include "tools/report/table.h"
 
 namespace shardplan {
@@ -16,6 +17,12 @@ std::string one_line_of(const nlohmann::ordered_json& json);
 
 // A file for people and programs: indented, but every list of numbers on one line.
 std::string indented_text(const nlohmann::ordered_json& json);
+
+// The `plan` object of a case line.
+nlohmann::ordered_json plan_json(const Plan& plan);
+
+// {"basis", "threshold", "value", "limit", "kept"}: the rule that a plan was judged by.
+nlohmann::ordered_json rule_json(const Judgement& judged);
 
 // An object for each row, by column; cells with nothing are null.
 nlohmann::ordered_json rows_of(const Table& table);

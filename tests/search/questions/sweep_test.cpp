@@ -121,8 +121,8 @@ TEST_CASE("what headroom says still fits, and the bytes left are the limit's") {
   REQUIRE(headroom.size() == 2);
   for (std::size_t i = 0; i < headroom.size(); ++i) {
     const RankedPlan& ranked = result.top[i];
-    CHECK(headroom[i].left_bytes ==
-          memory_limit_bytes(job.cluster, options) - basis_bytes(ranked.memory, options.basis));
+    CHECK(headroom[i].left_bytes == memory_limit_bytes(job.cluster, options.rule()) -
+                                        basis_bytes(ranked.memory, options.basis));
     CHECK(headroom[i].left_bytes >= 0);
     CHECK(headroom[i].largest_micro_batch >= ranked.plan.micro_batch);
     CHECK(headroom[i].largest_sequence_length >= job.sequence_length);

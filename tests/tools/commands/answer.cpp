@@ -16,6 +16,13 @@ Words estimate_words(const Words& more) {
   return words;
 }
 
+const Words& without_overlaps() {
+  static const Words words = {"--framework-option", "overlap_grad_reduce=false",
+                              "--framework-option", "overlap_param_gather=false",
+                              "--framework-option", "tp_overlap=exposed"};
+  return words;
+}
+
 Words with_options(Words words, const std::string& options) {
   const Words own = read_shell(options, "options").commands[0].words;
   for (std::size_t at = 0; at + 1 < own.size(); at += 2) {

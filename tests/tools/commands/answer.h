@@ -15,6 +15,9 @@ using Words = std::vector<std::string>;
 // An estimate of Llama-3-8B on one node of 8 H200, with more words.
 Words estimate_words(const Words& more);
 
+// Words for a search that leaves the overlaps as Megatron-LM has them.
+const Words& without_overlaps();
+
 // The words with these options ("--tp 2 --sequence-parallel on") in place of theirs.
 Words with_options(Words words, const std::string& options);
 

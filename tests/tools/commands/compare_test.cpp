@@ -11,7 +11,7 @@ ProgramRun compare(const Words& more, const std::string& sequence = "2048") {
   Words words = {"compare",           "--model", "llama2-7b",      "--cluster", "1x8-h100",
                  "--sequence-length", sequence,  "--global-batch", "16"};
   words.insert(words.end(), more.begin(), more.end());
-  return run_shardplan(words);
+  return run_in_full(words);
 }
 
 }  // namespace
@@ -73,9 +73,9 @@ TEST_CASE("compare of two jobs lists what is different in them, their bytes and 
 }
 
 TEST_CASE("plans that differ in time alone differ") {
-  const ProgramRun run = run_shardplan({"compare", "--model", "llama2-7b", "--cluster", "2x8-h100",
-                                        "--sequence-length", "2048", "--global-batch", "16", "--tp",
-                                        "2", "--pp", "2", "--against", "rank_order=dp-pp-cp-tp"});
+  const ProgramRun run = run_in_full({"compare", "--model", "llama2-7b", "--cluster", "2x8-h100",
+                                      "--sequence-length", "2048", "--global-batch", "16", "--tp",
+                                      "2", "--pp", "2", "--against", "rank_order=dp-pp-cp-tp"});
   CHECK(run.exit_code == 0);
   CHECK(run.out.find("\ntime          step_time_s") != std::string::npos);
   CHECK(run.out.find("\npart of step  exposed_pp_s") != std::string::npos);

@@ -28,7 +28,7 @@ TEST_CASE("a file whose reading fails, and a device, are refused by name whereve
         {"/dev/zero", ": found a device, expected a file"}}) {
     for (Words words : {Words{"batch", ""}, Words{"accuracy", ""}, why_oom, estimate}) {
       *std::ranges::find(words, "") = file;
-      const ProgramRun run = run_shardplan(words);
+      const ProgramRun run = run_in_full(words);
       INFO(words.front() << ": " << run.err);
       CHECK(run.exit_code == 2);
       CHECK(num_lines(run.err) == 1);
@@ -56,14 +56,14 @@ TEST_CASE("of two outputs in one place none is lost: both options are refused by
                              {"--out", file, "--trace", same},
                              {"--out", file, "--trace", link},
                              {"--trace", "-"}}) {
-    const ProgramRun run = run_shardplan(native(words));
+    const ProgramRun run = run_in_full(native(words));
     INFO(run.err);
     check_refused(run, 2);
     CHECK(contains(run.err, words[0] + (words.size() > 2 ? "" : " and --out")));
     CHECK(contains(run.err, words.size() > 2 ? words[2] : "standard output"));
   }
   CHECK(!std::filesystem::exists(file));
-  CHECK(run_shardplan(estimate_words({"--out", file, "--trace", "-"})).exit_code == 0);
+  CHECK(run_in_full(estimate_words({"--out", file, "--trace", "-"})).exit_code == 0);
 }
 
 TEST_CASE("no answer takes the place of a file that the question reads, by whatever name") {
@@ -80,7 +80,7 @@ TEST_CASE("no answer takes the place of a file that the question reads, by whate
                                {"estimate", "--model", file, "--trace", answer},
                                {"search", "--cluster", file, "--out", answer},
                                {"advise", "--from", file + ":3", "--out", answer}}) {
-      const ProgramRun run = run_shardplan(words);
+      const ProgramRun run = run_in_full(words);
       INFO(run.err);
       check_refused(run, 2);
       CHECK(contains(run.err, "found '" + answer + "', the file '" + file + "' that is read"));
@@ -94,7 +94,7 @@ TEST_CASE("a compressed file is refused with what reads it") {
   const std::string file = directory.path() + "/run.log.gz";
   write_file(file, "\x1f\x8b\x08");
   for (const Words& words : {Words{"batch", file}, Words{"accuracy", file}}) {
-    const ProgramRun run = run_shardplan(words);
+    const ProgramRun run = run_in_full(words);
     INFO(run.err);
     check_refused(run, 2);
     CHECK(contains(run.err, file + ": found a file compressed by gzip, expected its text"));

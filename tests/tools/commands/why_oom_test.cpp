@@ -57,7 +57,7 @@ ProgramRun why_oom(const std::string& log, const std::vector<std::string>& more)
   std::vector<std::string> words = {"why-oom", path};
   words.insert(words.end(), kRun.begin(), kRun.end());
   words.insert(words.end(), more.begin(), more.end());
-  return run_shardplan(words);
+  return run_in_full(words);
 }
 
 }  // namespace
@@ -448,12 +448,12 @@ TEST_CASE("every change offered fits when it is estimated by itself") {
   REQUIRE(contains(run.out, "--tp 4"));
   std::vector<std::string> words = {"estimate", "--gpu-memory", "139.8GiB"};
   words.insert(words.end(), kRun.begin(), kRun.end());
-  CHECK(run_shardplan(words).exit_code == 1);
+  CHECK(run_in_full(words).exit_code == 1);
   for (const auto& [option, value] :
        {std::pair<std::string, std::string>{"--micro-batch", "4"}, {"--tp", "4"}}) {
     std::vector<std::string> changed = words;
     *std::next(std::ranges::find(changed, option)) = value;
-    const ProgramRun estimate = run_shardplan(changed);
+    const ProgramRun estimate = run_in_full(changed);
     INFO(estimate.out);
     CHECK(estimate.exit_code == 0);
   }
@@ -488,14 +488,14 @@ TEST_CASE("whoever sets the options of a change gets the memory and the time tha
         Words{"--from", script, "--cluster", "1x8-h200"}}) {
     Words asked = {"why-oom", log, "--gpu-memory", "139GiB", "--format", "json"};
     asked.insert(asked.end(), run.begin(), run.end());
-    const JsonValue answer = json_of(run_shardplan(asked));
+    const JsonValue answer = json_of(run_in_full(asked));
     for (const JsonValue& change : at(answer, "changes").items) {
       const std::string text = at(change, "change").string;
       CAPTURE(text);
       Words estimate = {"estimate", "--gpu-memory", "139GiB", "--format", "json"};
       const Words changed = with_options(run, text.substr(0, text.find(" (")));
       estimate.insert(estimate.end(), changed.begin(), changed.end());
-      const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
+      const JsonValue predicted = at(json_of(run_in_full(estimate)), "predicted");
       CHECK(at(predicted, "status").string == at(change, "status").string);
       CHECK(at(predicted, "step_time_s").real == at(change, "step_time_s").real);
       ++changes;
@@ -518,13 +518,13 @@ TEST_CASE("more GPUs are offered where sharding over them makes the plan fit, an
     Words words = {"why-oom", log};
     words.insert(words.end(), run.begin(), run.end());
     words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words).out;
+    return run_in_full(words).out;
   };
   const auto fits = [&](const std::string& options) {
     Words words = {"estimate"};
     const Words changed = with_options(run, options);
     words.insert(words.end(), changed.begin(), changed.end());
-    return run_shardplan(words).exit_code == 0;
+    return run_in_full(words).exit_code == 0;
   };
   CHECK(contains(changes({"--global-batch", "256", "--zero", "3"}), "  --num-gpus 32\n"));
   CHECK(fits("--global-batch 256 --zero 3 --num-gpus 32"));
@@ -572,7 +572,7 @@ TEST_CASE("scores that eager attention keeps under DeepSpeed are known by their 
     Words words = {"why-oom", log, "--model", "llama3-8b", "--cluster", "1x8-h100"};
     words.insert(words.end(), run.begin(), run.end());
     words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words);
+    return run_in_full(words);
   };
   // 32 heads of 4096 x 4096.
   for (const auto& [tried, bytes] : {std::pair{"1.00 GiB", "2"}, std::pair{"2.00 GiB", "4"}}) {
@@ -605,18 +605,18 @@ TEST_CASE("a run may be told as a case line") {
       R"( "cluster": "1x8-h200", "training": {"sequence_length": 8192, "micro_batch": 8,)"
       R"( "global_batch": 64}, "plan": {"tp": 2, "pp": 2}})";
   write_file(cases, line + "\n");
-  const ProgramRun by_case = run_shardplan({"why-oom", log, "--case", cases});
+  const ProgramRun by_case = run_in_full({"why-oom", log, "--case", cases});
   CHECK(by_case.exit_code == 0);
   CHECK(contains(by_case.out, "layer.dense.ffn.fc1_output"));
   std::string misspelt = line;
   misspelt.insert(misspelt.size() - 1, R"(, "framework_version": "core_v9")");
   write_file(cases, misspelt + "\n");
-  CHECK(contains(run_shardplan({"why-oom", log, "--case", cases}).err, "warning: "));
+  CHECK(contains(run_in_full({"why-oom", log, "--case", cases}).err, "warning: "));
   write_file(cases, line + "\n" + line + "\n");
-  const ProgramRun twice = run_shardplan({"why-oom", log, "--case", cases});
+  const ProgramRun twice = run_in_full({"why-oom", log, "--case", cases});
   CHECK(twice.exit_code == 2);
   CHECK(contains(twice.err, "case.jsonl:2: found a second case"));
-  const ProgramRun absent = run_shardplan({"why-oom", log, "--case", cases, "--case-id", "b"});
+  const ProgramRun absent = run_in_full({"why-oom", log, "--case", cases, "--case-id", "b"});
   CHECK(absent.exit_code == 2);
   CHECK(contains(absent.err, "found no case with the id 'b'"));
 }
@@ -649,7 +649,7 @@ TEST_CASE("how much was allocated tells which of several rows of one size was as
                         ". GPU 0 has a total capacity of 79.18 GiB. Of the allocated memory " +
                         death.allocated + " is allocated by PyTorch\n");
     write_file(cases, model + death.run + "\n");
-    const ProgramRun run = run_shardplan({"why-oom", log, "--case", cases, "--format", "json"});
+    const ProgramRun run = run_in_full({"why-oom", log, "--case", cases, "--format", "json"});
     REQUIRE(run.exit_code == 0);
     const std::string row = "\"row\":\"";
     const std::size_t first = run.out.find(row);

@@ -10,6 +10,7 @@
 #include "tools/export/config_file.h"
 #include "tools/export/config_numbers.h"
 #include "tools/export/folder.h"
+#include "tools/options/command_words.h"
 
 namespace shardplan {
 

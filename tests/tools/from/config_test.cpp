@@ -57,7 +57,7 @@ ProgramRun estimate(const std::string& name, const std::string& text, const Word
   write_file(file, text);
   Words words = {"estimate", "--from", file};
   words.insert(words.end(), more.begin(), more.end());
-  return run_shardplan(words);
+  return run_in_full(words);
 }
 
 // Memory and time: the table of the stages and the step.
@@ -76,19 +76,19 @@ std::string with(std::string text, const std::string& part, const std::string& o
 
 TEST_CASE("a configuration of nanotron is the run that its options say") {
   const ProgramRun run = estimate("run.yaml", kNanotron, {"--cluster", "2x8-h100"});
-  const ProgramRun options = run_shardplan({"estimate",  "--model",
-                                            "llama3-8b", "--cluster",
-                                            "2x8-h100",  "--framework",
-                                            "nanotron",  "--sequence-length",
-                                            "4096",      "--global-batch",
-                                            "32",        "--micro-batch",
-                                            "2",         "--tp",
-                                            "4",         "--pp",
-                                            "2",         "--dp",
-                                            "2",         "--zero",
-                                            "1",         "--sequence-parallel",
-                                            "on",        "--schedule",
-                                            "1f1b"});
+  const ProgramRun options = run_in_full({"estimate",  "--model",
+                                          "llama3-8b", "--cluster",
+                                          "2x8-h100",  "--framework",
+                                          "nanotron",  "--sequence-length",
+                                          "4096",      "--global-batch",
+                                          "32",        "--micro-batch",
+                                          "2",         "--tp",
+                                          "4",         "--pp",
+                                          "2",         "--dp",
+                                          "2",         "--zero",
+                                          "1",         "--sequence-parallel",
+                                          "on",        "--schedule",
+                                          "1f1b"});
   CHECK(numbers_of(run) == numbers_of(options));
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
   CHECK(contains(run.out, "framework    nanotron"));
@@ -130,7 +130,7 @@ TEST_CASE("a size of the command line may have a suffix, one of a file stands as
                          {"--cluster", "2x8-h100", "--pp", "2"}),
                 2);
   CHECK(contains(estimate("run.yaml", kNanotron, {"--cluster", "1024x8-h100", "--tp", "1k"}).out,
-                 "INVALID PLAN"));
+                 "INVALID"));
 }
 
 // torchtitan v0.2.2 models/llama3/model/args.py: 131072, and the sequence's length where longer.
@@ -150,7 +150,7 @@ TEST_CASE("a switch of the framework and a key of the model take counts with suf
         "3",        "--framework", "deepspeed", "--sequence-length", "4k",       "--global-batch",
         "8"};
     words.insert(words.end(), more.begin(), more.end());
-    return numbers_of(run_shardplan(words));
+    return numbers_of(run_in_full(words));
   };
   CHECK(with_words({"--set", "reduce_bucket_elements=64M", "--set", "vocab_size=64k"}) ==
         with_words({"--set", "reduce_bucket_elements=67108864", "--set", "vocab_size=65536"}));
@@ -166,7 +166,7 @@ TEST_CASE("a configuration of DeepSpeed with a model is the run that its options
                            "prefetch_bucket_elements=15099494", "--set", "overlap_comm=on"}) {
     options.emplace_back(word);
   }
-  CHECK(numbers_of(run) == numbers_of(run_shardplan(options)));
+  CHECK(numbers_of(run) == numbers_of(run_in_full(options)));
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
   CHECK(contains(run.err, "bf16.enabled: found \"auto\", took true"));
   CHECK(contains(run.err, "--recompute full says otherwise"));
@@ -176,7 +176,7 @@ TEST_CASE("a configuration of DeepSpeed with a model is the run that its options
   const auto offloaded = [&](const Words& more) {
     Words all = options;
     all.insert(all.end(), more.begin(), more.end());
-    return numbers_of(run_shardplan(all));
+    return numbers_of(run_in_full(all));
   };
   CHECK(numbers_of(estimate("ds.json", with(kDeepspeed, "\"none\"", "\"cpu\""), job)) ==
         offloaded({"--offload-optimizer", "1"}));

@@ -261,7 +261,7 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
     Words words = {"estimate", "--cluster", "2x8-h100",           "--from",
                    script,     "--set",     "attention-dropout=0"};
     words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words);
+    return run_in_full(words);
   };
   const ProgramRun plain = run({"--set", "micro_batch=2"});
   CHECK(plain.exit_code == 0);
@@ -272,13 +272,13 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
   CHECK(changed.err.find("--set num-layers=x: found \"x\", expected an integer") !=
         std::string::npos);
   const ProgramRun unsupported = run({"--set=--perform-rl-step"});
-  CHECK(unsupported.exit_code == 1);
+  CHECK(unsupported.exit_code == 2);
   CHECK(unsupported.out.find("UNSUPPORTED  --perform-rl-step") != std::string::npos);
   CHECK(run({"--set=--perform-rl-step", "--set", "perform-rl-step=false"}).exit_code == 2);
   std::string refused = kScript;
   refused.replace(refused.find("--bf16"), 6, "--bf16 --perform-rl-step");
   write_file(script, refused);
-  CHECK(run({}).exit_code == 1);
+  CHECK(run({}).exit_code == 2);
   CHECK(run({"--set", "perform-rl-step=false"}).exit_code == 0);
 }
 
@@ -287,7 +287,7 @@ TEST_CASE("--set with a name that neither the framework nor the file has is refu
   const std::string script = directory.path() + "/run.sh";
   write_file(script, std::string(kScript) + "  --my-own 3\n");
   const auto run = [&](const std::string& word) {
-    return run_shardplan({"estimate", "--cluster", "2x8-h100", "--from", script, "--set", word});
+    return run_in_full({"estimate", "--cluster", "2x8-h100", "--from", script, "--set", word});
   };
   const ProgramRun misspelt = run("seq-lenght=4096");
   CHECK(misspelt.exit_code == 2);
@@ -319,7 +319,7 @@ TEST_CASE("a changed tp of a torchtitan run leaves what it leaves to data parall
   const std::string file = directory.path() + "/t.toml";
   write_file(file, "[model]\nflavor = \"8B\"\n[training]\nlocal_batch_size = 1\n");
   const ProgramRun run =
-      run_shardplan({"estimate", "--cluster", "1x8-h200", "--from", file, "--set", "tp=4"});
+      run_in_full({"estimate", "--cluster", "1x8-h200", "--from", file, "--set", "tp=4"});
   CHECK(run.exit_code == 0);
   CHECK(run.out.find("tp 4  pp 1  dp 2") != std::string::npos);
   CHECK(run.out.find("batch        2 sequences") != std::string::npos);
@@ -333,7 +333,7 @@ TEST_CASE(
   const auto out = [&](const std::string& from, Words more) {
     Words words = {"estimate", "--cluster", "1x8-h200", "--from", from};
     words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words).out;
+    return run_in_full(words).out;
   };
   const std::string said =
       "allocator: caching_expandable, as torchtitan's own run_train.sh sets it";
@@ -360,7 +360,7 @@ TEST_CASE("a changed tp leaves the batch of a pipelined torchtitan run as its ow
              "[parallelism]\npipeline_parallel_degree = 2\n");
   for (const char* tp : {"1", "2", "4"}) {
     const ProgramRun run =
-        run_shardplan({"estimate", "--cluster", "2x8-h100", "--from", file, "--tp", tp});
+        run_in_full({"estimate", "--cluster", "2x8-h100", "--from", file, "--tp", tp});
     CHECK_MESSAGE(run.out.find("batch        32 sequences") != std::string::npos, tp);  // 4 x 8
   }
 }
@@ -374,7 +374,7 @@ TEST_CASE(
              "--num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "
              "--micro-batch-size 1 --bf16 --sequence-parallel\n");
   const auto out = [&](const std::string& tp) {
-    return run_shardplan({"estimate", "--cluster", "1x8-h100", "--from", file, "--tp", tp}).out;
+    return run_in_full({"estimate", "--cluster", "1x8-h100", "--from", file, "--tp", tp}).out;
   };
   CHECK(out("1").find("sequence_parallel off") != std::string::npos);
   CHECK(out("4").find("sequence_parallel on") != std::string::npos);

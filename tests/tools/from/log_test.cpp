@@ -93,7 +93,7 @@ TEST_CASE("the arguments that Megatron-LM prints give the answer of the script t
   const std::string script = directory.path() + "/run.sh";
   write_file(script, kScript);
   const auto answer = [](const std::string& file) {
-    return run_shardplan({"estimate", "--from", file, "--cluster", "1x8-h100"});
+    return run_in_full({"estimate", "--from", file, "--cluster", "1x8-h100"});
   };
   const ProgramRun printed = answer(kLog);
   CHECK(answer_of(printed) == answer_of(answer(script)));
@@ -160,7 +160,7 @@ TEST_CASE("of several starts in one log the last whole one counts, and a log may
   const TemporaryDirectory directory;
   const std::string path = directory.path() + "/run.out";
   write_file(path, "step: 4\n");
-  const ProgramRun run = run_shardplan({"estimate", "--from", path, "--cluster", "1x8-h100"});
+  const ProgramRun run = run_in_full({"estimate", "--from", path, "--cluster", "1x8-h100"});
   check_refused(run, 2);
   CHECK(contains(run.err, "or a log that prints the arguments of Megatron-LM"));
 }
@@ -190,7 +190,7 @@ TEST_CASE("the configuration that torchtitan prints is read as the file it came 
   const std::string text = torchtitan_log("");
   write_file(saved, text.substr(text.find('{')));
   const auto answer = [](const std::string& file) {
-    return answer_of(run_shardplan({"estimate", "--from", file, "--cluster", "1x8-h100"}));
+    return answer_of(run_in_full({"estimate", "--from", file, "--cluster", "1x8-h100"}));
   };
   CHECK(answer(log) == answer(configuration));
   CHECK(answer(saved) == answer(configuration));
@@ -211,11 +211,11 @@ TEST_CASE("a log that prints its run needs nothing beside it but the cluster") {
       "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1004.00 MiB. GPU 0 "
       "has a total capacity of 79.10 GiB of which 940.12 MiB is free.\n";
   write_file(log, read_text_file(kLog) + oom);
-  const ProgramRun run = run_shardplan({"why-oom", log, "--cluster", "1x8-h100"});
+  const ProgramRun run = run_in_full({"why-oom", log, "--cluster", "1x8-h100"});
   CHECK(run.exit_code == 0);
   CHECK(contains(run.out, "gradients.dense, a weight of 64,256 x 4,096"));
   write_file(log, oom);
-  const ProgramRun bare = run_shardplan({"why-oom", log, "--cluster", "1x8-h100"});
+  const ProgramRun bare = run_in_full({"why-oom", log, "--cluster", "1x8-h100"});
   check_refused(bare, 2);
   CHECK(contains(bare.err, "expected the run as --model NAME, --from FILE or --case FILE"));
 }

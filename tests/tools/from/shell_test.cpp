@@ -323,7 +323,7 @@ TEST_CASE("--set of a variable that the script never uses is refused") {
                          "--hidden-size 256 --num-attention-heads 8 --seq-length 512 "
                          "--max-position-embeddings 512 --bf16 --micro-batch-size $M\n");
   const auto run = [&](const std::string& from, const std::string& word) {
-    return run_shardplan({"estimate", "--cluster", "1x8-h100", "--from", from, "--set", word});
+    return run_in_full({"estimate", "--cluster", "1x8-h100", "--from", from, "--set", word});
   };
   CHECK(run(script, "M=2").out.find("micro_batch 2") != std::string::npos);
   CHECK(run(script + ":2", "M=2").exit_code == 0);

@@ -24,7 +24,7 @@ ProgramRun estimate(const std::string& text, const Words& more = {}) {
   write_file(file, text);
   Words words = {"estimate", "--from", file, "--cluster", "1x8-h100"};
   words.insert(words.end(), more.begin(), more.end());
-  return run_shardplan(words);
+  return run_in_full(words);
 }
 
 std::string memory_of(const ProgramRun& run) {
@@ -38,41 +38,41 @@ std::string memory_of(const ProgramRun& run) {
 TEST_CASE("megatron sft is Megatron-LM with ms-swift's defaults around a published model") {
   const ProgramRun run = estimate(kSft);
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
-  const ProgramRun options = run_shardplan({"estimate",
-                                            "--model",
-                                            "qwen3-30b-a3b",
-                                            "--cluster",
-                                            "1x8-h100",
-                                            "--framework",
-                                            "megatron",
-                                            "--sequence-length",
-                                            "8192",
-                                            "--global-batch",
-                                            "16",
-                                            "--micro-batch",
-                                            "1",
-                                            "--pp",
-                                            "2",
-                                            "--ep",
-                                            "4",
-                                            "--etp",
-                                            "1",
-                                            "--zero",
-                                            "1",
-                                            "--recompute",
-                                            "full",
-                                            "--set",
-                                            "cross_entropy=native_fused",
-                                            "--set",
-                                            "attention_backend=flash",
-                                            "--set",
-                                            "moe_dispatcher=alltoall",
-                                            "--set",
-                                            "moe_grouped_gemm=true",
-                                            "--set",
-                                            "moe_permute_fusion=true",
-                                            "--set",
-                                            "moe_router_dtype=fp32"});
+  const ProgramRun options = run_in_full({"estimate",
+                                          "--model",
+                                          "qwen3-30b-a3b",
+                                          "--cluster",
+                                          "1x8-h100",
+                                          "--framework",
+                                          "megatron",
+                                          "--sequence-length",
+                                          "8192",
+                                          "--global-batch",
+                                          "16",
+                                          "--micro-batch",
+                                          "1",
+                                          "--pp",
+                                          "2",
+                                          "--ep",
+                                          "4",
+                                          "--etp",
+                                          "1",
+                                          "--zero",
+                                          "1",
+                                          "--recompute",
+                                          "full",
+                                          "--set",
+                                          "cross_entropy=native_fused",
+                                          "--set",
+                                          "attention_backend=flash",
+                                          "--set",
+                                          "moe_dispatcher=alltoall",
+                                          "--set",
+                                          "moe_grouped_gemm=true",
+                                          "--set",
+                                          "moe_permute_fusion=true",
+                                          "--set",
+                                          "moe_router_dtype=fp32"});
   CHECK(memory_of(run) == memory_of(options));
 }
 
@@ -160,27 +160,27 @@ TEST_CASE("swift sft is a Trainer under DeepSpeed that recomputes, in bf16") {
       "--max_length 4096 --gradient_accumulation_steps 2 --attn_impl flash_attn ";
   const ProgramRun run = estimate(sft + "--deepspeed zero2\n");
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
-  const ProgramRun options = run_shardplan({"estimate",
-                                            "--model",
-                                            "qwen2.5-7b",
-                                            "--cluster",
-                                            "1x8-h100",
-                                            "--framework",
-                                            "deepspeed",
-                                            "--sequence-length",
-                                            "4096",
-                                            "--global-batch",
-                                            "16",
-                                            "--micro-batch",
-                                            "1",
-                                            "--zero",
-                                            "2",
-                                            "--recompute",
-                                            "full",
-                                            "--set",
-                                            "overlap_comm=off",
-                                            "--set",
-                                            "reduce_bucket_elements=200000000"});
+  const ProgramRun options = run_in_full({"estimate",
+                                          "--model",
+                                          "qwen2.5-7b",
+                                          "--cluster",
+                                          "1x8-h100",
+                                          "--framework",
+                                          "deepspeed",
+                                          "--sequence-length",
+                                          "4096",
+                                          "--global-batch",
+                                          "16",
+                                          "--micro-batch",
+                                          "1",
+                                          "--zero",
+                                          "2",
+                                          "--recompute",
+                                          "full",
+                                          "--set",
+                                          "overlap_comm=off",
+                                          "--set",
+                                          "reduce_bucket_elements=200000000"});
   CHECK(memory_of(run) == memory_of(options));
   CHECK(
       contains(estimate(sft + "--deepspeed zero3 --torch_dtype float16\n").out, "precision fp16"));

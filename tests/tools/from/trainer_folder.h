@@ -33,7 +33,7 @@ class TrainerFolder {
                       const Words& more = {}) const {
     Words words = {"estimate", "--from", add(name, text), "--cluster", "1x8-h100"};
     words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words);
+    return run_in_full(words);
   }
   const std::string& path() const { return folder_.path(); }
 

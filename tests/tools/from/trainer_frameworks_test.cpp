@@ -12,7 +12,7 @@ std::string numbers_of_options(const Words& more) {
                  "1",        "--global-batch", "64",           "--sequence-length",
                  "4096",     "--recompute",    "full"};
   words.insert(words.end(), more.begin(), more.end());
-  return numbers_of(run_shardplan(words));
+  return numbers_of(run_in_full(words));
 }
 
 constexpr const char* kArguments =

@@ -50,7 +50,7 @@ std::string numbers_of_options(const Words& more) {
                  "--set",
                  "overlap_comm=off"};
   words.insert(words.end(), more.begin(), more.end());
-  return numbers_of(run_shardplan(words));
+  return numbers_of(run_in_full(words));
 }
 
 }  // namespace
@@ -190,18 +190,18 @@ TEST_CASE("accelerate's own words for DeepSpeed are a configuration, also beside
                    "1x8-h100", "--framework",       "deepspeed", "--zero",
                    "3",        "--micro-batch",     "2",         "--global-batch",
                    "64",       "--sequence-length", "4096"};
-  const std::string expected = numbers_of(run_shardplan(options));
+  const std::string expected = numbers_of(run_in_full(options));
   CHECK(numbers_of(folder.estimate("zero3.yaml", accelerate,
                                    {"--model", "llama3-8b", "--sequence-length", "4096",
                                     "--micro-batch", "2", "--num-microbatches", "4"})) == expected);
   Words on_host = options;
   on_host.insert(on_host.end(), {"--offload-optimizer", "1", "--offload-parameters", "on"});
-  CHECK(numbers_of(folder.estimate(
-            "host.yaml",
-            with(accelerate, "offload_optimizer_device: none",
-                 "offload_optimizer_device: cpu\n  offload_param_device: cpu"),
-            {"--model", "llama3-8b", "--sequence-length", "4096", "--micro-batch", "2",
-             "--num-microbatches", "4"})) == numbers_of(run_shardplan(on_host)));
+  CHECK(numbers_of(
+            folder.estimate("host.yaml",
+                            with(accelerate, "offload_optimizer_device: none",
+                                 "offload_optimizer_device: cpu\n  offload_param_device: cpu"),
+                            {"--model", "llama3-8b", "--sequence-length", "4096", "--micro-batch",
+                             "2", "--num-microbatches", "4"})) == numbers_of(run_in_full(on_host)));
   const std::string trl =
       "model_name_or_path: meta-llama/Meta-Llama-3-8B\ndataset_name: a\nmax_length: 4096\n"
       "bf16: true\nloss_type: nll\nper_device_train_batch_size: 2\ngradient_accumulation_steps: "

@@ -58,7 +58,7 @@ TEST_CASE("--set stands in place of a file's own value, whatever that is") {
   const auto run = [&](const Words& more) {
     Words words = {"estimate", "--cluster", "1x8-h100", "--from", file};
     words.insert(words.end(), more.begin(), more.end());
-    return run_shardplan(words);
+    return run_in_full(words);
   };
   CHECK(run({}).exit_code == 2);
   CHECK(run({"--set", "TP=2"}).err.find("--sequence-parallel: found 1 values, \"${SP}\"") !=
@@ -82,15 +82,15 @@ TEST_CASE("the parameters of a model whose vocabulary is not known are not count
   text.replace(text.find("--vocab-size: 1000"), 18, "--tokenizer-type: HuggingFaceTokenizer");
   write_file(file, text + "  --perform-rl-step: true\n");
   const auto run = [&](const std::string& format) {
-    return run_shardplan({"estimate", "--cluster", "1x8-h100", "--from", file, "--format", format});
+    return run_in_full({"estimate", "--cluster", "1x8-h100", "--from", file, "--format", format});
   };
-  CHECK(run("json").exit_code == 1);
+  CHECK(run("json").exit_code == 2);
   CHECK(run("json").out.find("\"parameters\":null") != std::string::npos);
   CHECK(run("json").err.find("--vocab-size: found nothing") != std::string::npos);
   CHECK(run("table").out.find("derived") == std::string::npos);
-  CHECK(run_shardplan(
+  CHECK(run_in_full(
             {"estimate", "--cluster", "1x8-h100", "--from", file, "--find-max", "micro_batch"})
-            .exit_code == 1);
+            .exit_code == 2);
 }
 
 }  // namespace shardplan

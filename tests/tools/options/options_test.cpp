@@ -90,8 +90,8 @@ TEST_CASE("an option of another command is named as such") {
   const auto of_search = [](const char* flag) {
     return message_of([&] { parse_options("search", {flag, "8"}); });
   };
-  CHECK(contains(of_search("--tp"), "a search takes it as --fix tp=VALUE"));
-  CHECK(contains(of_search("--micro-batch-size"), "a search takes it as --fix micro_batch=VALUE"));
+  CHECK(contains(of_search("--layers-per-chunk"), "it belongs to estimate compare advise why-oom"));
+  CHECK(contains(of_search("--micro-batch-size"), "did you mean \"--micro-batch\"?"));
 }
 
 TEST_CASE("missing and superfluous values are refused") {

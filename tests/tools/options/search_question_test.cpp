@@ -5,6 +5,7 @@
 #include "tests/data/message_of.h"
 #include "tests/tools/commands/answer.h"
 #include "tools/from/shell/read_shell.h"
+#include "tools/options/plan_words.h"
 #include "tools/options/search_axes.h"
 
 #include <doctest/doctest.h>
@@ -207,13 +208,46 @@ TEST_CASE("two words for one thing are refused: none is dropped silently") {
     return refusal(more);
   };
   CHECK(with({"--fix", "tp=4", "--fix", "tp=2"}) ==
-        "--fix tp=2: found a second word for tp, expected one --fix or --range of an axis");
+        "--fix tp=2: found a second word for tp, expected one word for an axis");
   CHECK(with({"--fix", "micro-batch=4", "--range", "micro_batch=1,2"}) ==
-        "--range micro_batch=1,2: found a second word for micro_batch, expected one --fix or "
-        "--range of an axis");
+        "--range micro_batch=1,2: found a second word for micro_batch, expected one word for an "
+        "axis");
   CHECK(with({"--set", "swiglu=fused", "--framework-option", "swiglu=unfused"}) ==
         "--set swiglu=fused: found a second word for swiglu, expected one");
-  CHECK(with({"--set", "tp=4"}) == "--set: found 'tp=4', a field of the plan, expected --fix tp=4");
+  CHECK(with({"--tp", "4", "--fix", "tp=2"}) ==
+        "--fix tp=2: found a second word for tp, expected one word for an axis");
+  CHECK(with({"--set", "tp=4", "--tp", "4"}) == "--tp: given more than once");
+}
+
+TEST_CASE("a search takes the fields of a plan as an estimate does") {
+  const auto space_with = [](Words more) {
+    const Words job = {"--model",           "llama3-8b", "--cluster",      "1x8-h100",
+                       "--sequence-length", "8192",      "--global-batch", "64"};
+    more.insert(more.begin(), job.begin(), job.end());
+    return search_question_of(parse_options("search", more), library()).space;
+  };
+  const SearchSpace fixed = space_with({"--fix", "tp=2", "--fix", "micro_batch=4", "--fix",
+                                        "schedule=1f1b", "--fix", "sequence_parallel=on", "--fix",
+                                        "offload=optimizer:0.5", "--fix", "recompute=selective"});
+  for (const Words& asked :
+       {Words{"--tp", "2", "--micro-batch", "4", "--schedule", "1f1b", "--sequence-parallel", "on",
+              "--offload-optimizer", "0.5", "--recompute", "selective"},
+        Words{"--set", "tp=2", "--set", "micro_batch=4", "--schedule", "1f1b", "--fix",
+              "sequence_parallel=on", "--set", "offload_optimizer=0.5", "--recompute",
+              "selective"}}) {
+    const SearchSpace space = space_with(asked);
+    CHECK(space.tp == std::vector<std::int64_t>{2});
+    CHECK(space.micro_batch == std::vector<std::int64_t>{4});
+    CHECK(space.schedule == std::vector{Schedule::k1F1B});
+    CHECK(space.sequence_parallel == std::vector{true});
+    CHECK(space.offload == fixed.offload);
+    CHECK(space.recompute == fixed.recompute);
+  }
+  const std::vector<Recompute> whole = space_with({"--recompute", "full", "--recompute-method",
+                                                   "block", "--recompute-num-layers", "3"})
+                                           .recompute;
+  REQUIRE(whole.size() == 1);
+  CHECK(recompute_text(whole.front()) == "full/block/3");
 }
 
 TEST_CASE("--fix and --range take the words of an offload that --list-axes shows, and numbers") {
@@ -240,7 +274,7 @@ TEST_CASE("the program refuses options that would say nothing beside others") {
                      "--sequence-length", "8192",      "--global-batch", "64"};
   const auto refused = [&](Words words, const std::string& part) {
     words.insert(words.end(), job.begin(), job.end());
-    const ProgramRun run = run_shardplan(words);
+    const ProgramRun run = run_in_full(words);
     INFO(run.err);
     check_refused(run, 2);
     CHECK(contains(run.err, part));
@@ -259,8 +293,8 @@ TEST_CASE("the program refuses options that would say nothing beside others") {
   refused({"why-oom", "-", "--case", "runs.jsonl"}, "--case");
   refused({"estimate", "--explain", "--format", "csv"}, "--explain");
   refused({"estimate", "--limit", "--format", "csv"}, "--limit");
-  CHECK(run_shardplan({"why-oom", "-", "--case", "runs.jsonl", "--tp", "4"}).exit_code == 2);
-  CHECK(run_shardplan({"accuracy", "x.jsonl", "--layouts", "--known-runs"}).exit_code == 2);
+  CHECK(run_in_full({"why-oom", "-", "--case", "runs.jsonl", "--tp", "4"}).exit_code == 2);
+  CHECK(run_in_full({"accuracy", "x.jsonl", "--layouts", "--known-runs"}).exit_code == 2);
 }
 
 TEST_CASE("the options of every advice give the plan that was judged") {
@@ -281,7 +315,7 @@ TEST_CASE("the options of every advice give the plan that was judged") {
                            Words{"--from", path, "--cluster", "1x8-h100"}}) {
     Words asked = {"advise", "--top", "4", "--format", "json"};
     asked.insert(asked.end(), run.begin(), run.end());
-    const JsonValue answer = json_of(run_shardplan(asked));
+    const JsonValue answer = json_of(run_in_full(asked));
     for (const char* list : {"singles", "pairs"}) {
       for (const JsonValue& advice : at(answer, list).items) {
         const std::string options = at(advice, "options").string;
@@ -289,8 +323,8 @@ TEST_CASE("the options of every advice give the plan that was judged") {
         Words estimate = {"estimate", "--format", "json"};
         const Words changed = with_options(run, options);
         estimate.insert(estimate.end(), changed.begin(), changed.end());
-        const JsonValue predicted = at(json_of(run_shardplan(estimate)), "predicted");
-        CHECK(at(predicted, "status").string == at(advice, "verdict").string);
+        const JsonValue predicted = at(json_of(run_in_full(estimate)), "predicted");
+        CHECK(at(predicted, "verdict").string == at(advice, "verdict").string);
         CHECK(at(predicted, "step_time_s").real == at(advice, "step_time_s").real);
         ++advices;
       }
@@ -335,7 +369,7 @@ TEST_CASE("advise begins with the verdict of estimate, a tight one too") {
   for (const char* const micro_batch : {"8", "16", "24"}) {
     CAPTURE(micro_batch);
     const auto verdict = [&](const char* command) {
-      const ProgramRun run = run_shardplan(
+      const ProgramRun run = run_in_full(
           {command, "--model", "llama3-70b", "--framework", "torchtitan", "--cluster", "8x8-h100",
            "--sequence-length", "8192", "--micro-batch", micro_batch, "--num-microbatches", "1",
            "--tp", "8", "--zero", "3", "--recompute", "full"});

@@ -62,26 +62,26 @@ TEST_CASE("quantized scales are of weights of 4 bits") {
 }
 
 TEST_CASE("answers say what is trained in the words of case lines") {
-  const ProgramRun run = run_shardplan({"estimate",
-                                        "--model",
-                                        "llama3.2-1b",
-                                        "--cluster",
-                                        "1x1-h100",
-                                        "--framework",
-                                        "transformers",
-                                        "--sequence-length",
-                                        "512",
-                                        "--num-microbatches",
-                                        "1",
-                                        "--lora-rank",
-                                        "16",
-                                        "--lora-targets",
-                                        "q_proj,v_proj",
-                                        "--quantize",
-                                        "nf4",
-                                        "--double-quantize",
-                                        "--format",
-                                        "json"});
+  const ProgramRun run = run_in_full({"estimate",
+                                      "--model",
+                                      "llama3.2-1b",
+                                      "--cluster",
+                                      "1x1-h100",
+                                      "--framework",
+                                      "transformers",
+                                      "--sequence-length",
+                                      "512",
+                                      "--num-microbatches",
+                                      "1",
+                                      "--lora-rank",
+                                      "16",
+                                      "--lora-targets",
+                                      "q_proj,v_proj",
+                                      "--quantize",
+                                      "nf4",
+                                      "--double-quantize",
+                                      "--format",
+                                      "json"});
   CHECK(contains(run.out, R"("adapters":{"rank":16,"targets":["q_proj","v_proj"],"dropout":0.0,)"
                           R"("dora":false,"dtype":"fp32","trains_table":false,)"
                           R"("trains_head":false},"quantization":{"kind":"nf4","double":true})"));

@@ -196,7 +196,7 @@ TEST_CASE("ranks that are no whole nodes are those of the launcher, not of an op
              "torchrun --nnodes 3 --nproc_per_node 4 pretrain_gpt.py --num-layers 4 "
              "--hidden-size 256 --num-attention-heads 8 --seq-length 512 "
              "--max-position-embeddings 512 --micro-batch-size 1 --bf16\n");
-  const ProgramRun run = run_shardplan({"estimate", "--cluster", "4x8-h100", "--from", script});
+  const ProgramRun run = run_in_full({"estimate", "--cluster", "4x8-h100", "--from", script});
   CHECK(run.exit_code == 2);
   CHECK(run.err.find(script + ": found a launcher that starts 12 ranks, expected a multiple of the "
                               "8 GPUs of a node") != std::string::npos);

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "tools/commands/explain_terms.h"
+#include "tools/commands/explain/terms.h"
 #include "tools/report/text.h"
 
 namespace shardplan {

@@ -1,7 +1,7 @@
 #include <array>
 
 #include "estimator/plan/schedule.h"
-#include "tools/commands/explain_terms.h"
+#include "tools/commands/explain/terms.h"
 #include "tools/report/text.h"
 
 namespace shardplan {

@@ -1,4 +1,4 @@
-#include "tools/commands/explain.h"
+#include "tools/commands/explain/explain.h"
 
 #include <algorithm>
 #include <sstream>
@@ -6,7 +6,7 @@
 
 #include "data/read/json_message.h"
 #include "data/read/library.h"
-#include "tools/commands/explain_terms.h"
+#include "tools/commands/explain/terms.h"
 #include "tools/commands/help.h"
 #include "tools/options/options.h"
 #include "tools/report/output.h"
