@@ -31,6 +31,13 @@ constexpr auto kFacts = std::to_array<std::string_view>(
      "moe_permute_scans_experts", "moe_router_casts", "persistent_elements", "root_holds_ends",
      "scatter_gather_sends"});
 
+// Megatron-LM takes FusedAdam of Transformer Engine or APEX where one is installed, else PyTorch's
+// AdamW: core/optimizer/__init__.py. Elsewhere an option says which.
+bool is_fact(const std::string& name, const FrameworkProfile& profile) {
+  return std::ranges::find(kFacts, name) != kFacts.end() ||
+         (profile.name == "megatron" && name == "fused_optimizer");
+}
+
 // Those that differ from what the profile itself has.
 std::vector<std::string> facts_of(const ExportRequest& request) {
   const FrameworkProfile& profile = request.job().profile;
@@ -39,8 +46,7 @@ std::vector<std::string> facts_of(const ExportRequest& request) {
        profile_options(request.library, request.library.key_of(profile))) {
     const std::string value = profile_field_text(profile, option.name);
     const FrameworkProfile own = request.library.framework(request.library.key_of(profile));
-    if (std::ranges::find(kFacts, option.name) != kFacts.end() &&
-        value != profile_field_text(own, option.name)) {
+    if (is_fact(option.name, profile) && value != profile_field_text(own, option.name)) {
       facts.push_back(option.name + "=" + value);
     }
   }

@@ -1,6 +1,7 @@
 #include "tools/export/megatron_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string_view>
 
@@ -49,7 +50,7 @@ void add_positions(ArgumentList& arguments, const ExportRequest& request) {
   arguments.add("--position-embedding-type", "rope");
   const ConfigNumbers numbers = config_numbers(request.model.config);
   if (numbers.rope_theta) {
-    arguments.add("--rotary-base", exact_text(*numbers.rope_theta));
+    arguments.add("--rotary-base", std::llround(*numbers.rope_theta));
   } else {
     arguments.add("--rotary-base", "10000", "TODO: rope_theta of the model's config.json");
   }

@@ -42,12 +42,30 @@ TEST_CASE("an exported plan of Megatron-LM is launched as it was estimated") {
         "--tensor-model-parallel-size 2", "--sequence-parallel", "--pipeline-model-parallel-size 2",
         "--use-distributed-optimizer", "--micro-batch-size 1", "--global-batch-size 64",
         "--untie-embeddings-and-output-weights", "--vocab-size 128255", "--hidden-dropout 0",
-        "--no-create-attention-mask-in-dataloader", "--cross-entropy-fusion-impl te"}) {
+        "--no-create-attention-mask-in-dataloader", "--cross-entropy-fusion-impl te",
+        "--rotary-base 500000"}) {
     CHECK_MESSAGE(has_line(script, line), line);
   }
   CHECK(contains(script, "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"));
   CHECK(contains(script, "NNODES=2\nGPUS_PER_NODE=8\n"));
   CHECK(contains(folder.text("slurm.sbatch"), "#SBATCH --nodes=2\n"));
+}
+
+TEST_CASE(
+    "that neither Transformer Engine nor APEX is there is said beside the script, not in it") {
+  const Folder folder;
+  const ProgramRun run = run_shardplan(
+      {"estimate", "--model", "llama3.2-1b", "--cluster", "1x8-h100", "--sequence-length", "4k",
+       "--global-batch", "8", "--set", "attention_backend=local", "--set",
+       "gradient_accumulation_fusion=false", "--set", "cross_entropy=native_fused", "--set",
+       "fused_optimizer=false", "--export", folder.path()});
+  CHECK(run.exit_code == 0);
+  CHECK(contains(run.err, " --framework-option fused_optimizer=false"));
+  const std::string script = folder.text("launch.sh");
+  for (const char* const line : {"--transformer-impl local", "--no-persist-layer-norm",
+                                 "--no-gradient-accumulation-fusion"}) {
+    CHECK_MESSAGE(has_line(script, line), line);
+  }
 }
 
 TEST_CASE("a switch that nobody asked for says what it saves") {
