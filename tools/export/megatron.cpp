@@ -1,7 +1,9 @@
 #include "tools/export/megatron.h"
 
+#include <initializer_list>
 #include <utility>
 
+#include "data/read/input_error.h"
 #include "tools/export/argument_list.h"
 #include "tools/export/megatron_model.h"
 #include "tools/export/megatron_plan.h"
@@ -78,6 +80,38 @@ std::vector<ExportedVariable> environment_of(const Job& job, const Plan& plan) {
   return variables;
 }
 
+// Without Transformer Engine and APEX, which is what PyTorch's AdamW tells, Megatron-LM stops at
+// what only they have: core/transformer/transformer_config.py, core/fusions/fused_softmax.py,
+// core/transformer/torch_norm.py, core/models/common/language_module/language_module.py.
+void refuse_absent_kernels(const Job& job, const Plan& plan) {
+  const FrameworkProfile& profile = job.profile;
+  const bool is_local = profile.attention_backend == AttentionBackend::kLocal;
+  const bool has_experts = job.model.moe.num_experts > 0;
+  const std::initializer_list<std::pair<bool, const char*>> needs = {
+      {!is_local, "attention_backend=local"},
+      {profile.rope_fusion && job.model.learned_positions == 0, "rope_fusion=false"},
+      {is_local && profile.masked_softmax_fusion, "masked_softmax_fusion=false"},
+      {profile.gradient_accumulation_fusion, "gradient_accumulation_fusion=false"},
+      {profile.cross_entropy == CrossEntropyKind::kTeFused ||
+           profile.cross_entropy == CrossEntropyKind::kTeFusedSeparateGrad,
+       "cross_entropy=native_fused"},
+      {has_experts && profile.moe_permute_fusion, "moe_permute_fusion=false"},
+      {has_experts && profile.moe_router_fusion, "moe_router_fusion=false"},
+      {plan.sequence_parallel, "sequence_parallel=off"}};
+  std::string expected;
+  for (const auto& [is_needed, setting] : needs) {
+    if (is_needed) {
+      expected.append(expected.empty() ? "" : ", ").append(setting);
+    }
+  }
+  if (!profile.fused_optimizer && !expected.empty()) {
+    throw InputError(
+        "--export: fused_optimizer false: Megatron-LM takes PyTorch's AdamW where neither "
+        "Transformer Engine nor APEX is installed; without them it starts only with --set " +
+        expected + "; nothing is written");
+  }
+}
+
 }  // namespace
 
 std::vector<ArgumentGroup> megatron_groups(const ExportRequest& request) {
@@ -94,6 +128,7 @@ std::vector<ArgumentGroup> megatron_groups(const ExportRequest& request) {
 }
 
 std::vector<ExportedFile> megatron_files(const ExportRequest& request) {
+  refuse_absent_kernels(request.job(), request.plan());
   const std::vector<ArgumentGroup> groups = megatron_groups(request);
   std::string text = script_opening(request, "Megatron-LM");
   text +=

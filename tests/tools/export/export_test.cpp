@@ -54,18 +54,44 @@ TEST_CASE("an exported plan of Megatron-LM is launched as it was estimated") {
 TEST_CASE(
     "that neither Transformer Engine nor APEX is there is said beside the script, not in it") {
   const Folder folder;
-  const ProgramRun run = run_shardplan(
-      {"estimate", "--model", "llama3.2-1b", "--cluster", "1x8-h100", "--sequence-length", "4k",
-       "--global-batch", "8", "--set", "attention_backend=local", "--set",
-       "gradient_accumulation_fusion=false", "--set", "cross_entropy=native_fused", "--set",
-       "fused_optimizer=false", "--export", folder.path()});
+  const ProgramRun run = run_shardplan({"estimate",
+                                        "--model",
+                                        "llama3.2-1b",
+                                        "--cluster",
+                                        "1x8-h100",
+                                        "--sequence-length",
+                                        "4k",
+                                        "--global-batch",
+                                        "8",
+                                        "--set",
+                                        "attention_backend=local",
+                                        "--set",
+                                        "gradient_accumulation_fusion=false",
+                                        "--set",
+                                        "cross_entropy=native_fused",
+                                        "--set",
+                                        "rope_fusion=false",
+                                        "--set",
+                                        "masked_softmax_fusion=false",
+                                        "--set",
+                                        "fused_optimizer=false",
+                                        "--export",
+                                        folder.path()});
   CHECK(run.exit_code == 0);
   CHECK(contains(run.err, " --framework-option fused_optimizer=false"));
   const std::string script = folder.text("launch.sh");
-  for (const char* const line : {"--transformer-impl local", "--no-persist-layer-norm",
-                                 "--no-gradient-accumulation-fusion"}) {
+  for (const char* const line :
+       {"--transformer-impl local", "--no-persist-layer-norm", "--no-gradient-accumulation-fusion",
+        "--no-rope-fusion", "--no-masked-softmax-fusion"}) {
     CHECK_MESSAGE(has_line(script, line), line);
   }
+  const ProgramRun refused = run_shardplan(
+      {"estimate", "--model", "llama3.2-1b", "--cluster", "1x8-h100", "--sequence-length", "4k",
+       "--global-batch", "8", "--set", "attention_backend=local", "--set", "fused_optimizer=false",
+       "--export", folder.path() + "/other"});
+  check_refused(refused, 2);
+  CHECK(contains(refused.err, "--set rope_fusion=false, masked_softmax_fusion=false"));
+  CHECK(contains(refused.err, "nothing is written"));
 }
 
 TEST_CASE("a switch that nobody asked for says what it saves") {
