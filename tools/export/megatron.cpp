@@ -32,6 +32,7 @@ std::vector<ExportedArgument> training_arguments(const ExportRequest& request) {
 std::vector<ExportedArgument> data_arguments(const Job& job) {
   ArgumentList arguments;
   arguments.add_switch("--mock-data", "TODO: --data-path PREFIX; these are made up");
+  arguments.add("--eval-interval", "1000", "TODO; core_v0.16.1 does not start without one");
   arguments.add("--eval-iters", "0", "TODO");
   arguments.add("--tokenizer-type", "NullTokenizer",
                 "TODO: your tokenizer, with " + std::to_string(job.model.vocab) + " tokens");
