@@ -88,6 +88,12 @@ void refuse_absent_kernels(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   const bool is_local = profile.attention_backend == AttentionBackend::kLocal;
   const bool has_experts = job.model.moe.num_experts > 0;
+  if (!profile.fused_optimizer && has_experts) {  // core/transformer/moe/moe_utils.py
+    throw InputError(
+        "--export: fused_optimizer false: Megatron-LM takes PyTorch's AdamW where neither "
+        "Transformer Engine nor APEX is installed; its router needs Transformer Engine; nothing is "
+        "written");
+  }
   const std::initializer_list<std::pair<bool, const char*>> needs = {
       {!is_local, "attention_backend=local"},
       {profile.rope_fusion && job.model.learned_positions == 0, "rope_fusion=false"},
@@ -96,8 +102,6 @@ void refuse_absent_kernels(const Job& job, const Plan& plan) {
       {profile.cross_entropy == CrossEntropyKind::kTeFused ||
            profile.cross_entropy == CrossEntropyKind::kTeFusedSeparateGrad,
        "cross_entropy=native_fused"},
-      {has_experts && profile.moe_permute_fusion, "moe_permute_fusion=false"},
-      {has_experts && profile.moe_router_fusion, "moe_router_fusion=false"},
       {plan.sequence_parallel, "sequence_parallel=off"}};
   std::string expected;
   for (const auto& [is_needed, setting] : needs) {

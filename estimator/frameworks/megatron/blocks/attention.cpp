@@ -13,6 +13,11 @@
 namespace shardplan::megatron {
 namespace {
 
+// Norms of queries and keys by PyTorch, on views of the packed product.
+bool norms_packed_parts(const MegatronBlock& block) {
+  return block.job.model.qk_norm && has_local_layers(block.job) && !block.job.model.is_mla();
+}
+
 void add_qkv_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -34,8 +39,9 @@ void add_qkv_projection(MegatronBlock& block) {
   const bool in_place = works_on_packed_qkv(block);
   const bool rotates = block.job.model.learned_positions == 0;
   const bool checkpointed = keeps_packed_qkv(block);
-  rows.use("attention.packed_qkv", in_place || checkpointed ? 0 : packed, s.dtype,
-           Step::kForwardQkv, Step::kForwardLayout,
+  const bool is_saved = checkpointed || norms_packed_parts(block);
+  rows.use("attention.packed_qkv", in_place || is_saved ? 0 : packed, s.dtype, Step::kForwardQkv,
+           Step::kForwardLayout,
            "(a+2k)*d*T/t: output of the product, split and copied by the attention layout");
   rows.use("attention.unrotated_query", rotates ? s.tokens * widths.query : 0, s.dtype,
            Step::kForwardLayout, Step::kForwardLayout,
@@ -81,6 +87,46 @@ void add_mla_compression(MegatronBlock& block) {
            Step::kBackwardQkv, Step::kBackwardQkv, "(ql+2*kl+dr)*u");
 }
 
+// Without a fused kernel queries and keys are multiplied with cosines and sines, each cast once for
+// both: core/models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_bshd.
+void add_rotary_tables(MegatronBlock& block) {
+  const Job& job = block.job;
+  const bool is_fused =
+      job.profile.rope_fusion || job.model.learned_positions > 0 || job.model.is_mla();
+  const std::int64_t angles = div_ceil(job.sequence_length, block.plan.cp) * job.model.head_dim;
+  block.rows.keep("attention.rotary_tables", is_fused ? 0 : 4 * angles, block.shape.dtype,
+                  {.born = Step::kForwardLayout,
+                   .last_forward_use = Step::kForwardLayout,
+                   .dies = Step::kBackwardLayout},
+                  "4*s*d/c: cosines and sines of queries and of keys");
+}
+
+// Norms of queries and keys. PyTorch's save the keys as they lie in the packed product, which stays
+// alive, and queries copied out of it where they are no view, with their statistics.
+void add_head_norms(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  const AttentionWidths widths = attention_widths(block);
+  const Life saved{.born = Step::kForwardLayout,
+                   .last_forward_use = Step::kForwardLayout,
+                   .dies = Step::kBackwardLayout};
+  if (!norms_packed_parts(block)) {
+    block.rows.keep("attention.qk_norm_input", s.tokens * (widths.query + widths.key), s.dtype,
+                    saved, "(a+k)*d*T/t: inputs of the norms of q and k");
+    return;
+  }
+  const bool copies_query = s.key_value_heads > 1 && s.query_heads > s.key_value_heads;
+  block.rows.keep("attention.packed_qkv", keeps_packed_qkv(block) ? 0 : s.tokens * widths.qkv(),
+                  s.dtype,
+                  {.born = Step::kForwardQkv,
+                   .last_forward_use = Step::kForwardLayout,
+                   .dies = Step::kBackwardLayout},
+                  "(a+2k)*d*T/t: the norm of k saves a view of it");
+  block.rows.keep("attention.query_norm_input", copies_query ? s.tokens * widths.query : 0, s.dtype,
+                  saved, "a*d*T/t: q copied out of the packed product");
+  block.rows.keep("attention.head_norm_statistics", s.tokens * (s.query_heads + s.key_value_heads),
+                  DType::kFp32, saved, "(a+k)*T/t: reciprocal root mean squares");
+}
+
 // A checkpoint around core attention saves what it is given: q and k after the rotary embedding,
 // and v as a part of the packed product. The copies in one layout are made inside it. Core's own
 // attention saves the same, and makes none.
@@ -94,8 +140,10 @@ void add_checkpointed_qkv(MegatronBlock& block) {
                 .last_forward_use = Step::kForwardAttention,
                 .dies = Step::kBackwardAttention};
   };
-  block.rows.keep("attention.packed_qkv", s.tokens * widths.qkv(), s.dtype,
-                  saved(Step::kForwardQkv), "(a+2k)*d*T/t: held by the checkpoint, v is a part");
+  Life packed = saved(Step::kForwardQkv);
+  packed.dies = norms_packed_parts(block) ? Step::kBackwardLayout : packed.dies;
+  block.rows.keep("attention.packed_qkv", s.tokens * widths.qkv(), s.dtype, packed,
+                  "(a+2k)*d*T/t: held by the checkpoint, v is a part");
   block.rows.keep("attention.rotated_query_key",
                   rotates ? s.tokens * (widths.query + widths.key) : 0, s.dtype,
                   saved(Step::kForwardLayout), "(a+k)*d*T/t: the checkpoint's q and k");
@@ -130,12 +178,9 @@ void add_qkv(MegatronBlock& block) {
                         "packed product: TE's fused attention wants one layout");
   }
   if (block.job.model.qk_norm) {
-    rows.keep("attention.qk_norm_input", s.tokens * (widths.query + widths.key), s.dtype,
-              {.born = Step::kForwardLayout,
-               .last_forward_use = Step::kForwardLayout,
-               .dies = Step::kBackwardLayout},
-              "(a+k)*d*T/t: inputs of the norms of q and k");
+    add_head_norms(block);
   }
+  add_rotary_tables(block);
 }
 
 void add_projection(MegatronBlock& block) {

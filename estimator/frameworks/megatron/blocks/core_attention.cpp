@@ -74,6 +74,27 @@ bool has_fp32_softmax(const MegatronBlock& block) {
   return !is_softmax_fused(block) && block.job.profile.attention_softmax_in_fp32;
 }
 
+// FusedScaleMaskSoftmax.forward_torch_softmax: where the data loader brings none, every layer makes
+// a mask of its own (transformer/utils.py, get_default_causal_mask), which the filling saves.
+void add_causal_mask(MegatronBlock& block) {
+  const std::int64_t length = block.job.sequence_length;
+  const bool makes_mask = !is_softmax_fused(block) && !block.job.profile.attention_mask;
+  keep_or_recompute(block, block.replays_core_attention(), Step::kBackwardAttention,
+                    "attention.causal_mask", makes_mask ? length * length : 0, DType::kBool,
+                    {.born = Step::kForwardAttention,
+                     .last_forward_use = Step::kForwardAttention,
+                     .dies = Step::kBackwardAttention},
+                    "s*s: saved by masked_fill_");
+}
+
+// Tensors of all pairs while the softmax is differentiated. PyTorch's kernel holds the gradients of
+// its output and of its input and their product (aten/src/ATen/native/cuda/SoftMax.cu,
+// softmax_backward_cuda_out); the fused ones write over the gradient.
+std::int64_t softmax_gradients(const MegatronBlock& block) {
+  constexpr std::int64_t kOfTorch = 3;
+  return is_softmax_fused(block) ? 1 : kOfTorch;
+}
+
 // FusedScaleMaskSoftmax.forward_torch_softmax: scores in fp32, scaled to a tensor of their own; the
 // mask is filled in place, and softmax saves its output, which is cast back. Each has a gradient.
 void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
@@ -88,8 +109,9 @@ void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
                     "a*s*T/t: saved by softmax in fp32");
   block.rows.use("attention.fp32_scores", pairs, DType::kFp32, Step::kForwardAttention,
                  Step::kForwardAttention, "a*s*T/t: scaled and masked");
-  block.rows.use("attention.fp32_gradients", 2 * pairs, DType::kFp32, Step::kBackwardAttention,
-                 Step::kBackwardAttention, "2*a*s*T/t: of the output of softmax and of its input");
+  block.rows.use("attention.fp32_gradients", softmax_gradients(block) * pairs, DType::kFp32,
+                 Step::kBackwardAttention, Step::kBackwardAttention,
+                 "3*a*s*T/t: of the output of softmax and of its input, and a product");
 }
 
 // UnfusedDotProductAttention, and core's DotProductAttention: the products' function holds the
@@ -111,6 +133,7 @@ void add_probabilities(MegatronBlock& block) {
   };
   rows.use("attention.scores", pairs, s.dtype, Step::kForwardAttention, Step::kForwardAttention,
            "a*s*T/t: output of the first product, held until attention returns");
+  add_causal_mask(block);
   add_fp32_softmax(block, pairs);
   keep("attention.probabilities", drops && has_fp32_softmax(block) ? 0 : pairs, s.dtype,
        "a*s*T/t: saved by softmax, or by the second product");
@@ -120,9 +143,10 @@ void add_probabilities(MegatronBlock& block) {
   keep("attention.expanded_key_values",
        repeats_key_values(block) ? 2 * s.tokens * s.query_width : 0, s.dtype,
        "2*a*d*T/t: keys and values repeated for every query head");
-  rows.use("attention.probability_gradients", (drops ? 2 : 1) * pairs, s.dtype,
-           Step::kBackwardAttention, Step::kBackwardAttention,
-           "a*s*T/t: gradients behind and before dropout; softmax works in place");
+  const std::int64_t gradients = std::max<std::int64_t>(drops ? 2 : 1, softmax_gradients(block));
+  rows.use("attention.probability_gradients", has_fp32_softmax(block) ? 0 : gradients * pairs,
+           s.dtype, Step::kBackwardAttention, Step::kBackwardAttention,
+           "a*s*T/t: behind and before dropout, or those of PyTorch's softmax");
   rows.use("attention.context", s.tokens * attention_widths(block).output, s.dtype,
            Step::kForwardAttention, Step::kForwardAttention,
            "a*d*T/t: by heads, before it is copied to sequence first");

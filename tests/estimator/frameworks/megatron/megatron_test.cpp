@@ -146,13 +146,39 @@ TEST_CASE("a softmax that no kernel fuses is kept in fp32 beside what the produc
     job.profile.attention_softmax_in_fp32 = in_fp32;
     return kept_bytes(job) - fused;
   };
+  const std::int64_t mask = std::int64_t{1024} * 1024;  // of every layer, whatever the batch
   CHECK(more(true, true, 0.1) == 0);
+  CHECK(more(false, false, 0.1) == mask);
+  CHECK(more(false, true, 0.1) == mask + 2 * pairs);  // 4 in place of 2 bytes
+  CHECK(more(false, true, 0) == mask + 4 * pairs);    // the copy in bf16 is the product's input
+  job.profile.attention_mask = true;                  // all layers fill the loader's
   CHECK(more(false, false, 0.1) == 0);
-  CHECK(more(false, true, 0.1) == 2 * pairs);  // 4 in place of 2 bytes
-  CHECK(more(false, true, 0) == 4 * pairs);    // the copy in bf16 is the product's input
+  job.profile.attention_mask = false;
   job.sequence_length = 1026;                  // no multiple of 4
   job.model.learned_positions = 1026;
   CHECK(more(true, true, 0.1) == 2 * std::int64_t{4} * 8 * 1026 * 1026);
+}
+
+// core/models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_bshd: cosines and sines of
+// 1024 positions in bf16, once for queries and once for keys.
+TEST_CASE("a rotary embedding that no kernel fuses keeps its tables in every layer") {
+  Job job = gpt_job("1x8-h100");
+  job.model.learned_positions = 0;
+  const std::int64_t fused = kept_bytes(job);
+  job.profile.rope_fusion = false;
+  CHECK(kept_bytes(job) - fused == std::int64_t{4} * 1024 * job.model.head_dim * 2);
+}
+
+// torch.nn.RMSNorm on parts of the packed product: 8 heads of queries, 2 of keys, 2 of values.
+TEST_CASE("norms of core's own layers keep the packed product that keys are a part of") {
+  Job job = gpt_job("1x8-h100");
+  job.model.learned_positions = 0;
+  job.model.num_kv_heads = 2;
+  job.profile.attention_backend = AttentionBackend::kLocal;
+  const std::int64_t plain = kept_bytes(job);
+  job.model.qk_norm = true;
+  const std::int64_t head = job.model.head_dim * 2;
+  CHECK(kept_bytes(job) - plain == kTokens * ((8 + 2 + 2) * head + 8 * head + (8 + 2) * 4));
 }
 
 // core/transformer/dot_product_attention.py takes a buffer to add to its products, which is never
