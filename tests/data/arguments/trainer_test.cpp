@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "data/arguments/run_settings.h"
-#include "data/arguments/trainer_experts.h"
 #include "data/read/case_tuning.h"
 
 namespace shardplan {
@@ -420,16 +419,19 @@ TEST_CASE("experts run by grouped products unless a file says otherwise") {
   }
 }
 
-TEST_CASE("named layers of an FFN are the experts' where a mixture has no other") {
-  const Library library;
-  RunReading run;
-  run.job.model = library.model("qwen3-30b-a3b").model;
-  run.job.adapters.rank = 8;
-  refuse_expert_targets("lora_target", run);
-  CHECK(run.unsupported.empty());
-  run.job.adapters.targets = all_targets().on;
-  refuse_expert_targets("lora_target", run);
-  CHECK_FALSE(run.unsupported.empty());
+TEST_CASE("names of an FFN stand for experts as well, lists of linear layers do not") {
+  const auto of = [](TrainerProject project, const Words& words) {
+    return read(project, words).job.adapters.expert_targets;
+  };
+  using enum TrainerProject;
+  CHECK(of(kFactory, {{"lora_target", "q_proj,v_proj"}}) == ExpertTargets::kNone);
+  CHECK(of(kFactory, {{"lora_target", "q_proj,down_proj"}}) == ExpertTargets::kFfnNames);
+  CHECK(of(kFactory, {{"lora_target", "all"}}) == ExpertTargets::kNone);
+  CHECK(of(kSwift, {{"target_modules", "all-linear"}}) == ExpertTargets::kNone);
+  CHECK(of(kAxolotl, {{"adapter", "lora"}, {"lora_target_linear", "true"}}) ==
+        ExpertTargets::kNone);
+  CHECK(of(kTrl, {{"use_peft", "true"}, {"lora_target_modules", "all-linear"}}) ==
+        ExpertTargets::kAllLinear);
 }
 
 TEST_CASE("ms-swift's samples are bounded by its model's positions") {
