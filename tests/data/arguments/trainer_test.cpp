@@ -373,6 +373,21 @@ TEST_CASE("what is not described is refused by name, whatever divides the model"
             .starts_with("unsupported: distributed_type MEGATRON_LM"));
   CHECK(of({{"use_peft", "true"}, {"lora_target_modules", "qkv_proj"}})
             .starts_with("unsupported: lora_target_modules qkv_proj"));
+  const auto says = [](TrainerProject project, const char* name, const char* value,
+                       std::string_view meaning) {
+    const RunReading run = read(project, {{name, value}, {"max_length", "64"}});
+    CAPTURE(run.unsupported);
+    CHECK(run.unsupported.starts_with("unsupported: " + std::string(name)));
+    CHECK(run.unsupported.find(meaning) != std::string::npos);
+  };
+  using enum TrainerProject;
+  says(kAxolotl, "gradient_checkpointing", "offload", "inputs of layers on the host");
+  says(kFactory, "use_unsloth_gc", "true", "Unsloth's checkpoints");
+  says(kAxolotl, "tiled_mlp", "true", "a tile at a time");
+  says(kSwift, "optimizer", "muonclip", "bounds the products of queries and keys");
+  const std::string launcher = "accelerate.parallelism_config.parallelism_config_";
+  says(kTransformers, (launcher + "cp_size").c_str(), "2", "ring attention under FSDP2");
+  says(kTransformers, (launcher + "tp_size").c_str(), "2", "plan of tensor parallelism");
 }
 
 TEST_CASE("what a framework can do with adapters, types and host memory is its rules' to say") {
