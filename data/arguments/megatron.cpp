@@ -67,6 +67,9 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   if (arguments.has("--log-params-norm") && arguments.has("--use-megatron-fsdp")) {
     wanted.push_back({"log_params_norm", "true"});
   }
+  if (arguments.has("--fsdp-double-buffer") && arguments.has("--use-megatron-fsdp")) {
+    wanted.push_back({"fsdp_double_buffer", "true"});
+  }
   if (arguments.has("--suggested-communication-unit-size") &&
       arguments.has("--use-megatron-fsdp")) {
     wanted.push_back({"suggested_communication_unit_size",

@@ -36,7 +36,7 @@ void read_targets(const RunArguments& arguments, RunReading& run) {
   for (const std::string& name : names) {
     const auto* const found = std::ranges::find(kModules, name, &MegatronModule::name);
     if (name == "all-linear" && run.job.model.num_mtp_layers == 0) {
-      run.job.adapters.targets = all_targets().on;
+      set_targets(run.job.adapters, all_targets());
     } else if (found != kModules.end()) {
       for (const LinearLayer place : found->places) {
         run.job.adapters.targets.at(static_cast<std::size_t>(place)) = true;

@@ -190,7 +190,9 @@ void read_sizes(const RunArguments& arguments, RunReading& run) {
   if (run.job.model.moe.num_experts > 0 && plan.ep == 1) {
     plan.etp = plan.tp;
   }
-  plan.zero = world > 1 ? 3 : 0;
+  // Replicas of one shard each are DDP's (models/llama3/infra/parallelize.py).
+  const bool is_sharded = plan.dp / plan.dp_replicate * plan.cp > 1;
+  plan.zero = is_sharded || (world > 1 && plan.dp_replicate == 1) ? 3 : 0;
   plan.sequence_parallel = plan.tp > 1;  // parallelize.py always shards the sequence
   const std::string rotate = arguments.word_or("parallelism.context_parallel_rotate_method",
                                                "allgather", {"allgather", "alltoall"});

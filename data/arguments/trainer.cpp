@@ -94,6 +94,10 @@ void read_recompute(const TrainerFile& trainer, RunReading& run) {
   }
   if (word == "true") {
     run.plan.recompute = {.granularity = RecomputeGranularity::kFull};
+  } else if (word == "offload" || word == "offload_disk") {  // axolotl 067b021 utils/schemas
+    refuse(run, "gradient_checkpointing " + word + ": inputs of layers on the " +
+                    (word == "offload" ? "host" : "disk") +
+                    "; on the GPU, where true leaves them, they are described");
   } else if (word != "false") {
     refuse(run, "gradient_checkpointing " + word + ": true and false are described");
   }
@@ -138,6 +142,12 @@ void read_optimizer(const TrainerFile& trainer, RunReading& run) {
   const char* const setting = optimizer_setting(arguments);
   const std::string word = arguments.text_or(setting, "adamw_torch_fused");
   const auto* const found = std::ranges::find(kOptimizers, word, &OptimizerName::name);
+  if (word == "muonclip") {
+    refuse(run, shown_setting(arguments, setting) +
+                    ": Muon that bounds the products of queries and keys; ms-swift's muon, without "
+                    "bounds, is described");
+    return;
+  }
   if (found == kOptimizers.end()) {
     refuse(run, shown_setting(arguments, setting) +
                     ": Adam, AdamW, Adafactor and SGD of PyTorch, bitsandbytes and torchao are "

@@ -4,7 +4,6 @@
 #include <array>
 #include <string_view>
 
-#include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
 #include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
@@ -61,6 +60,12 @@ bool is_lora(const Method& method) {
   return method.word == "lora" || method.word == "qlora";
 }
 
+// LLaMA-Factory, axolotl and ms-swift list linear layers by name; what else says all-linear gives
+// peft the word.
+bool gives_peft_the_word(TrainerProject project) {
+  return project == TrainerProject::kTrl || project == TrainerProject::kTransformers;
+}
+
 // The modules that have adapters; peft 0.21 utils/constants.py has q_proj and v_proj for Llama,
 // Mistral and Qwen where none are named.
 void read_targets(const TrainerFile& trainer, RunReading& run) {
@@ -76,7 +81,9 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
       joined_words, [](const std::string& word) { return word == "all" || word == "alllinear"; });
   if (is_on(arguments, "lora_target_linear") || names_all ||
       (setting == nullptr && trainer.defaults.targets_all)) {
-    adapters.targets = all_targets().on;
+    set_targets(adapters, setting != nullptr && gives_peft_the_word(trainer.defaults.project)
+                              ? all_linear_targets()
+                              : all_targets());
     return;
   }
   const std::vector<std::string> names = setting == nullptr
@@ -88,8 +95,7 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
                     ": adapters on the linear layers of Llama, Mistral and Qwen are described, "
                     "q_proj to down_proj by name");
   }
-  adapters.targets = targets.on;
-  refuse_expert_targets(setting, run);
+  set_targets(adapters, targets);
 }
 
 void read_trained_modules(const TrainerFile& trainer, RunReading& run) {

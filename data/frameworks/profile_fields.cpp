@@ -56,6 +56,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"torch_workspace_bytes", &FrameworkProfile::torch_workspace_bytes},
     {"init_model_with_meta_device", &FrameworkProfile::init_model_with_meta_device},
     {"fsdp_whole_moments", &FrameworkProfile::fsdp_whole_moments},
+    {"fsdp_double_buffer", &FrameworkProfile::fsdp_double_buffer},
     {"log_params_norm", &FrameworkProfile::log_params_norm},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},

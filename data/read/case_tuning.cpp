@@ -19,18 +19,21 @@ Targets read_targets(ObjectReader& reader) {
     return all_targets();
   }
   const JsonValue& value = reader.value("targets");
-  if (value.kind == JsonKind::kString && value.string == "all") {
-    return all_targets();
+  const std::optional<Targets> shorthand =
+      value.kind == JsonKind::kString ? targets_of_word(value.string) : std::nullopt;
+  if (shorthand) {
+    return *shorthand;
   }
   if (value.kind != JsonKind::kArray || value.items.empty()) {
     throw reader.error("targets", "found " + describe(value) +
-                                      ", expected \"all\" or an array of some of " +
+                                      ", expected \"all\", \"all-linear\" or an array of some of " +
                                       joined(layer_names()));
   }
   Targets targets = targets_named(reader.strings("targets"));
   if (!targets.wrong.empty()) {
     throw reader.error("targets", "found \"" + shown(targets.wrong, Encoding::kUtf8) +
-                                      "\", expected \"all\" or some of " + joined(layer_names()) +
+                                      "\", expected \"all\", \"all-linear\" or some of " +
+                                      joined(layer_names()) +
                                       suggestion(targets.wrong, layer_names()));
   }
   return targets;
@@ -58,12 +61,33 @@ Targets all_targets() {
   return targets;
 }
 
+Targets all_linear_targets() {
+  Targets targets = all_targets();
+  targets.experts = ExpertTargets::kAllLinear;
+  return targets;
+}
+
+std::optional<Targets> targets_of_word(std::string_view word) {
+  return word == "all"          ? std::optional(all_targets())
+         : word == "all-linear" ? std::optional(all_linear_targets())
+                                : std::nullopt;
+}
+
+void set_targets(Adapters& adapters, const Targets& targets) {
+  adapters.targets = targets.on;
+  adapters.expert_targets = targets.experts;
+}
+
 Targets targets_named(const std::vector<std::string>& names) {
   Targets targets;
   for (const std::string& name : names) {
     const std::optional<LinearLayer> layer = linear_layer_named(name);
     if (layer) {
+      using enum LinearLayer;
       targets.on.at(static_cast<std::size_t>(*layer)) = true;
+      if (*layer == kGate || *layer == kUp || *layer == kDown) {
+        targets.experts = ExpertTargets::kFfnNames;
+      }
     } else if (targets.wrong.empty()) {
       targets.wrong = name;
     }
@@ -72,8 +96,14 @@ Targets targets_named(const std::vector<std::string>& names) {
 }
 
 std::string text_of_targets(const Adapters& adapters) {
-  if (std::ranges::all_of(adapters.targets, [](bool on) { return on; })) {
-    return "all";
+  switch (adapters.expert_targets) {
+    case ExpertTargets::kAllLinear: return "all-linear";
+    case ExpertTargets::kNone:
+      if (std::ranges::all_of(adapters.targets, [](bool on) { return on; })) {
+        return "all";
+      }
+      break;
+    case ExpertTargets::kFfnNames: break;
   }
   std::string text;
   for (std::size_t i = 0; i < adapters.targets.size(); ++i) {
@@ -111,7 +141,7 @@ Adapters read_adapters(const JsonValue& value, const std::string& file) {
   ObjectReader reader(value, file);
   Adapters adapters;
   adapters.rank = reader.integer("rank", 1, kMaxRank);
-  adapters.targets = read_targets(reader).on;
+  set_targets(adapters, read_targets(reader));
   adapters.dropout = reader.number_or("dropout", 0, 0, 1);
   adapters.decomposes_weights = reader.boolean_or("dora", false);
   adapters.trains_table = reader.boolean_or("trains_table", false);

@@ -16,23 +16,27 @@ inline constexpr std::int64_t kMaxRank = std::int64_t{1} << 16;  // of adapters
 std::optional<LinearLayer> linear_layer_named(std::string_view name);
 std::optional<Quantization> quantization_named(std::string_view name);
 
-// Adapters on every linear layer of a transformer layer, or on those of these names; `wrong` is the
-// first name that is none.
+// Which modules have adapters; `wrong` is the first name that is none.
 struct Targets {
   decltype(Adapters::targets) on{};
+  ExpertTargets experts = ExpertTargets::kNone;
   std::string wrong;
 };
+// Every linear layer of a transformer layer, as "all" is, and what peft's "all-linear" is.
 Targets all_targets();
+Targets all_linear_targets();
+std::optional<Targets> targets_of_word(std::string_view word);
 Targets targets_named(const std::vector<std::string>& names);
-// "all", or "q_proj,v_proj".
+void set_targets(Adapters& adapters, const Targets& targets);
+// "all", "all-linear" or "q_proj,v_proj".
 std::string text_of_targets(const Adapters& adapters);
 // "rank 16 on all linear layers, dropout 0.05, of fp32", "" for none.
 std::string text_of(const Adapters& adapters);
 // "nf4, scales quantized", "" for none.
 std::string text_of(const QuantizedWeights& quantized);
 
-// {"rank": 16, "targets": "all" or ["q_proj", "v_proj"], "dropout": 0.05, "dora": false,
-// "dtype": "fp32", "trains_table": false, "trains_head": false}
+// {"rank": 16, "targets": "all", "all-linear" or ["q_proj", "v_proj"], "dropout": 0.05,
+// "dora": false, "dtype": "fp32", "trains_table": false, "trains_head": false}
 Adapters read_adapters(const JsonValue& value, const std::string& file);
 // {"kind": "nf4", "double": true}
 QuantizedWeights read_quantization(const JsonValue& value, const std::string& file);

@@ -85,13 +85,6 @@ enum class OverlapComm {
   kOn,
 };
 
-// Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss.
-enum class LigerKernel {
-  kOff,
-  kOn,          // as 0.8.3 and later have them
-  kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
-};
-
 // How DeepSpeed's ZeRO-1 and 2 look for infinities and NaNs in gradients before a step.
 enum class OverflowCheck {
   kFp16ByCopies,  // those in fp16: a copy in fp32 and masks, tensor by tensor
@@ -165,11 +158,6 @@ inline constexpr std::array<NamedValue<OverlapComm>, 3> kOverlapComms = {{
     {.value = OverlapComm::kOff, .name = "off"},
     {.value = OverlapComm::kOn, .name = "on"},
 }};
-inline constexpr std::array<NamedValue<LigerKernel>, 3> kLigerKernels = {{
-    {.value = LigerKernel::kOff, .name = "off"},
-    {.value = LigerKernel::kOn, .name = "on"},
-    {.value = LigerKernel::kThrough082, .name = "through_0.8.2"},
-}};
 inline constexpr std::array<NamedValue<OverflowCheck>, 3> kOverflowChecks = {{
     {.value = OverflowCheck::kFp16ByCopies, .name = "fp16_by_copies"},
     {.value = OverflowCheck::kByCopies, .name = "by_copies"},
@@ -215,9 +203,6 @@ constexpr const auto& names_of(ReshardAfterForward) {
 }
 constexpr const auto& names_of(OverlapComm) {
   return kOverlapComms;
-}
-constexpr const auto& names_of(LigerKernel) {
-  return kLigerKernels;
 }
 constexpr const auto& names_of(OverflowCheck) {
   return kOverflowChecks;
@@ -307,6 +292,7 @@ struct FrameworkProfile {
   // Megatron-FSDP: elements that wait for their reduction; 0: two layers or a billion.
   std::int64_t suggested_communication_unit_size = 0;
   bool fsdp_whole_moments = false;  // Megatron-FSDP: no rank's moments are divided
+  bool fsdp_double_buffer = false;  // Megatron-FSDP: layers are gathered into buffers that stay
   bool log_params_norm = false;     // of all parameters, behind every step
   // Microbatches whose gradient of the output layer's weight waits for the end of the step.
   std::int64_t deferred_embedding_wgrads = 0;

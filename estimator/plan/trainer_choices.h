@@ -44,6 +44,13 @@ enum class HeadLoss {
   kPerToken,         // of each token from logits as they are, loss_chunk_tokens at a time
 };
 
+// Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss.
+enum class LigerKernel {
+  kOff,
+  kOn,          // as 0.8.3 and later have them
+  kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
+};
+
 inline constexpr std::array<NamedValue<FsdpUpcast>, 3> kFsdpUpcasts = {{
     {.value = FsdpUpcast::kAll, .name = "all"},
     {.value = FsdpUpcast::kTrained, .name = "trained"},
@@ -73,6 +80,11 @@ inline constexpr std::array<NamedValue<HeadLoss>, 6> kHeadLosses = {{
     {.value = HeadLoss::kTwice, .name = "twice"},
     {.value = HeadLoss::kPerToken, .name = "per_token"},
 }};
+inline constexpr std::array<NamedValue<LigerKernel>, 3> kLigerKernels = {{
+    {.value = LigerKernel::kOff, .name = "off"},
+    {.value = LigerKernel::kOn, .name = "on"},
+    {.value = LigerKernel::kThrough082, .name = "through_0.8.2"},
+}};
 constexpr const auto& names_of(FsdpUpcast) {
   return kFsdpUpcasts;
 }
@@ -87,6 +99,9 @@ constexpr const auto& names_of(FsdpPrefetch) {
 }
 constexpr const auto& names_of(HeadLoss) {
   return kHeadLosses;
+}
+constexpr const auto& names_of(LigerKernel) {
+  return kLigerKernels;
 }
 
 }  // namespace shardplan

@@ -15,11 +15,20 @@ enum class LinearLayer { kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
 inline constexpr std::array<std::string_view, 7> kLinearLayerNames = {
     "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 
+// What adapters' targets say of experts whose weights are one tensor for all of them, of which no
+// linear layer is made (peft 0.21 utils/transformers_weight_conversion.py).
+enum class ExpertTargets {
+  kNone,       // linear layers alone are listed
+  kFfnNames,   // names of an FFN's layers, which are the experts' as well
+  kAllLinear,  // peft's "all-linear", which stands for experts and routers as well
+};
+
 // Low-rank adapters (arXiv 2106.09685): B[outputs, rank] * A[rank, inputs] beside a frozen weight.
 struct Adapters {
   std::int64_t rank = 0;                                 // 0: none; all parameters are trained
   std::array<bool, kLinearLayerNames.size()> targets{};  // by LinearLayer
-  double dropout = 0;                                    // of the adapters' inputs
+  ExpertTargets expert_targets = ExpertTargets::kNone;
+  double dropout = 0;                 // of the adapters' inputs
   bool decomposes_weights = false;    // DoRA (arXiv 2402.09353): a trained magnitude per output
   bool trains_table = false;          // modules_to_save: a trained copy of the embedding
   bool trains_head = false;           // and of the output layer

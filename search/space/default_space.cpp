@@ -139,14 +139,14 @@ auto values_of(const std::array<Row, size>& rows) {
   return values;
 }
 
-// The values of one field that the profile models. Its rules are asked one by one, so that whatever
-// else is wrong with the job does not empty the axis.
+// The values of one field that the profile models beside the others of a plan. Its rules are asked
+// one by one, so that whatever else is wrong with the job does not empty the axis.
 template <class Value>
 std::vector<Value> supported(const Job& job, std::string_view field_name, Value Plan::*field,
-                             std::vector<Value> values) {
+                             std::vector<Value> values, const Plan& beside = {}) {
   const std::string refusal = "unsupported: " + std::string(field_name);
   std::erase_if(values, [&](const Value& value) {
-    Plan plan;
+    Plan plan = beside;
     plan.*field = value;
     return std::ranges::any_of(validity_rules(job.profile), [&](const ValidityRule& rule) {
       return rule.name == refusal && rule.broken(job, plan);
@@ -170,11 +170,16 @@ std::vector<std::int64_t> zero_stages(const Job& job) {
   return stages;
 }
 
-// Shards within some nodes each.
+// Shards within some nodes each, and where replicas are asked for one by one, whole models on every
+// GPU.
 std::vector<std::int64_t> replicas(const Job& job, const std::vector<std::int64_t>& stages) {
   const std::int64_t nodes = job.cluster.nodes;
   if (framework_of(job.profile).gains_by_replicas) {
-    return divisors(nodes);
+    std::vector<std::int64_t> found = divisors(nodes);
+    if (job.cluster.gpus_per_node > 1 && std::ranges::find(stages, 0) != stages.end()) {
+      found.push_back(job.cluster.world_size());
+    }
+    return found;
   }
   return stages.size() > 2 && nodes > 1 ? std::vector<std::int64_t>{1, nodes}
                                         : std::vector<std::int64_t>{1};
@@ -239,7 +244,8 @@ std::vector<std::int64_t> recompute_layer_counts(std::int64_t num_layers) {
   return counts;
 }
 
-void add_new(std::vector<Recompute>& choices, const Recompute& choice) {
+template <class Value>
+void add_new(std::vector<Value>& choices, const Value& choice) {
   if (std::ranges::find(choices, choice) == choices.end()) {
     choices.push_back(choice);
   }
@@ -315,8 +321,13 @@ SearchSpace wide_space(const Job& job) {
   SearchSpace space = default_space(job);
   space.zero = zero_stages(job);
   if (space.zero != std::vector<std::int64_t>{0}) {
-    space.dp_replicate =
-        supported(job, "dp_replicate", &Plan::dp_replicate, divisors(job.cluster.nodes));
+    const Plan sharded = {.zero = std::ranges::max(space.zero)};
+    const std::vector<std::int64_t> nodes = divisors(job.cluster.nodes);
+    for (const std::int64_t replicas :
+         supported(job, "dp_replicate", &Plan::dp_replicate, nodes, sharded)) {
+      add_new(space.dp_replicate, replicas);
+    }
+    std::ranges::sort(space.dp_replicate);
   }
   space.recompute = all_recompute_choices(job, space.recompute);
   space.precision =

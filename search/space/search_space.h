@@ -20,8 +20,9 @@ struct SearchSpace {
   std::vector<std::int64_t> vpp;  // 1, and up to 16 where some pp * vpp divides the layers or
                                   // misses them by at most 3
   std::vector<std::int64_t> dp;   // empty: whatever follows (default)
-  std::vector<std::int64_t> dp_replicate;  // divisors of the nodes; all but torchtitan: 1 and,
-                                           // where the profile shards gradients, the nodes
+  std::vector<std::int64_t> dp_replicate;  // torchtitan: divisors of the nodes, and the world;
+                                           // others: 1 and, where the profile shards gradients,
+                                           // the nodes
   std::vector<std::int64_t> zero;          // all stages the profile knows; megatron: 0 and 1
   std::vector<std::int64_t> micro_batch;   // divisors of global batch up to 32 and 131072 tokens
   std::vector<bool> sequence_parallel;     // on and off

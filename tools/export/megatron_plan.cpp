@@ -96,6 +96,7 @@ void add_sharding(ArgumentList& arguments, const ExportRequest& request) {
     arguments.add("--ckpt-format", "fsdp_dtensor");
     arguments.add_switch_if(profile.init_model_with_meta_device, "--init-model-with-meta-device");
     arguments.add_switch_if(profile.log_params_norm, "--log-params-norm");
+    arguments.add_switch_if(profile.fsdp_double_buffer, "--fsdp-double-buffer");
     if (profile.suggested_communication_unit_size > 0) {
       arguments.add("--suggested-communication-unit-size",
                     profile.suggested_communication_unit_size);

@@ -44,21 +44,32 @@ void add_quantization(ArgumentList& arguments, const Job& job) {
   }
 }
 
-void add_adapters(ArgumentList& arguments, const Adapters& adapters) {
+// Names of an FFN would stand for experts where no linear layer has them.
+std::string target_modules(const Adapters& adapters, const ModelSpec& model) {
+  if (adapters.expert_targets == ExpertTargets::kAllLinear) {
+    return text_of_targets(adapters);
+  }
+  const bool has_ffn_modules = model.has_dense_layers() || model.moe.shared_ffn > 0;
+  Adapters named = adapters;
+  if (adapters.expert_targets == ExpertTargets::kNone && !has_ffn_modules) {
+    using enum LinearLayer;
+    for (const LinearLayer layer : {kGate, kUp, kDown}) {
+      named.targets.at(static_cast<std::size_t>(layer)) = false;
+    }
+  }
+  named.expert_targets = ExpertTargets::kFfnNames;
+  return text_of_targets(named);
+}
+
+void add_adapters(ArgumentList& arguments, const Adapters& adapters, const ModelSpec& model) {
   if (adapters.rank == 0) {
     return;
-  }
-  std::string targets;
-  for (std::size_t layer = 0; layer < kLinearLayerNames.size(); ++layer) {
-    if (adapters.targets[layer]) {
-      targets += (targets.empty() ? "" : ",") + std::string(kLinearLayerNames[layer]);
-    }
   }
   arguments.add("--use_peft", "true");
   arguments.add("--lora_r", adapters.rank);
   arguments.add("--lora_alpha", 2 * adapters.rank, "TODO");
   arguments.add("--lora_dropout", exact_text(adapters.dropout));
-  arguments.add("--lora_target_modules", targets);
+  arguments.add("--lora_target_modules", target_modules(adapters, model));
   arguments.add("--lora_dtype", torch_name(adapters.dtype));
   if (adapters.decomposes_weights) {
     arguments.add("--use_dora", "true");
@@ -86,7 +97,7 @@ ArgumentGroup model_arguments(const ExportRequest& request) {
     arguments.add("--experts_implementation", job.profile.eager_experts ? "eager" : "grouped_mm");
   }
   add_quantization(arguments, job);
-  add_adapters(arguments, job.adapters);
+  add_adapters(arguments, job.adapters, job.model);
   return {.title = "MODEL", .arguments = arguments.arguments()};
 }
 

@@ -121,7 +121,9 @@ def with_adapters(chosen, model):
         r=chosen.lora_r,
         lora_alpha=chosen.lora_alpha,
         lora_dropout=chosen.lora_dropout,
-        target_modules=chosen.lora_target_modules.split(","),
+        target_modules="all-linear"
+        if chosen.lora_target_modules == "all-linear"
+        else chosen.lora_target_modules.split(","),
         use_dora=chosen.use_dora,
         modules_to_save=chosen.modules_to_save.split(",") if chosen.modules_to_save else None,
         task_type="CAUSAL_LM",

@@ -96,8 +96,9 @@ std::vector<OptionRow> training_rows() {
       choice("optimizer", "default adamw", words_of(kOptimizerKinds)),
       choice("tune", "lora: adapters of rank 16, or --lora-rank", {"full", "lora", "qlora"}),
       count("lora-rank", "transformers, megatron: of adapters; 0: all parameters", 0, kMaxRank),
-      text("lora-targets", "all|A,B",
-           "linear layers with adapters, as q_proj,v_proj; default all seven"),
+      text("lora-targets", "all|all-linear|A,B",
+           "linear layers with adapters, as q_proj,v_proj; default all seven; peft's all-linear: "
+           "experts, too"),
       number("lora-dropout", "of the adapters' inputs; default 0", 0, 1),
       choice("lora-dtype", "of the adapters; default fp32", {"fp32", "bf16", "fp16"}),
       choice("quantize", "transformers: frozen linear layers as bitsandbytes stores them",

@@ -8,14 +8,14 @@ namespace shardplan {
 namespace {
 
 Targets targets_of(const std::string& word) {
-  if (word == "all") {
-    return all_targets();
+  if (const std::optional<Targets> shorthand = targets_of_word(word)) {
+    return *shorthand;
   }
   Targets targets = targets_named(parse_list(word, "--lora-targets"));
   if (!targets.wrong.empty()) {
     const std::vector<std::string> names(kLinearLayerNames.begin(), kLinearLayerNames.end());
     throw InputError("--lora-targets: found '" + shown(targets.wrong, Encoding::kUnchecked) +
-                     "', expected all or some of " + joined(names) +
+                     "', expected all, all-linear or some of " + joined(names) +
                      suggestion(targets.wrong, names));
   }
   return targets;
@@ -31,7 +31,7 @@ void apply_word(Job& job, const Options& options) {
   }
   if ((word == "lora" || word == "qlora") && job.adapters.rank == 0) {
     job.adapters.rank = kRank;
-    job.adapters.targets = all_targets().on;
+    set_targets(job.adapters, all_targets());
   }
   if (word == "qlora") {
     job.quantized = {.kind = Quantization::kNf4, .is_double = true};
@@ -52,7 +52,7 @@ void apply_adapters(Adapters& adapters, const Options& options) {
     return;
   }
   if (had_none || given(options, "lora-targets")) {
-    adapters.targets = targets_of(text_or(options, "lora-targets", "all")).on;
+    set_targets(adapters, targets_of(text_or(options, "lora-targets", "all")));
   }
   adapters.dropout = number_or(options, "lora-dropout", adapters.dropout);
   const std::string dtype = text_or(options, "lora-dtype", std::string(name_of(adapters.dtype)));

@@ -99,6 +99,7 @@ Json json_of(const Recompute& recompute) {
 }
 
 nlohmann::ordered_json json_of(const Adapters& adapters) {
+  const std::string word = text_of_targets(adapters);
   nlohmann::ordered_json targets = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < adapters.targets.size(); ++i) {
     if (adapters.targets.at(i)) {
@@ -106,8 +107,7 @@ nlohmann::ordered_json json_of(const Adapters& adapters) {
     }
   }
   return {{"rank", adapters.rank},
-          {"targets",
-           targets.size() == adapters.targets.size() ? nlohmann::ordered_json("all") : targets},
+          {"targets", targets_of_word(word) ? nlohmann::ordered_json(word) : targets},
           {"dropout", adapters.dropout},
           {"dora", adapters.decomposes_weights},
           {"dtype", name_of(adapters.dtype)},

@@ -7,6 +7,7 @@
 
 #include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/eager_rules.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
@@ -77,6 +78,22 @@ constexpr ValidityRule kNoDora = {
     .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
     .explain = [](const Job& job,
                   const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
+
+// A parameter that ZeRO-3 has divided has no elements when peft puts an adapter's product in its
+// place, in front of the module's gather (peft 0.21 tuners/lora/layer.py ParamWrapper,
+// _activate_lora).
+constexpr ValidityRule kAdaptedExpertsAreWhole = {
+    .name = "unsupported: adapters_of_experts",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.zero == 3 && !huggingface::expert_adapters(job).are_none();
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "adapters.targets", "experts with zero 3",
+                              "zero 1 or 2, or q_proj, k_proj, v_proj and o_proj alone");
+        }};
 
 // ZeRO-3 divides packed weights that lie in a floating type, as peft asks for it.
 constexpr ValidityRule kPackedInFloats = {
@@ -167,6 +184,8 @@ constexpr std::array kDeepspeedRules = {
     kOffloadActivationsUnsupported,
     kMoeBufferFactorUnsupported,
     kNoDora,
+    huggingface::kAdaptedExpertsAreGrouped,
+    kAdaptedExpertsAreWhole,
     kPackedInFloats,
     kQuantizedInBf16,
     kAdamWOf32Or8Bits,
@@ -192,6 +211,8 @@ constexpr std::array kDeepspeedRules = {
     kOffloadParametersNeedZero3,
     kAdapterRank,
     kAdaptersHaveTargets,
+    huggingface::kWholeModules,
+    huggingface::kPlainOnExperts,
     kQuantizedNeedsAdapters,
     kTrainedOfOneType,
     kMicrobatchTooLarge,

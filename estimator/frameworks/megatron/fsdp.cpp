@@ -32,21 +32,64 @@ std::int64_t queue_capacity(const Job& job, const Plan& plan, const PlacedChunk&
   return capacity_of(job, plan.zero >= 3 ? 2 * chunk.unit_elements : smallest_bucket(job, plan));
 }
 
+// Layers that double buffers have room for: with them a gather, or a queue of reductions, is of at
+// most two (need_skip_prefetch, _enforce_double_buffer_limit).
+class RoomForLayers {
+ public:
+  explicit RoomForLayers(const PlacedChunk& chunk) : chunk_(chunk) {}
+  // Of the layer itself those of no pool do not count.
+  void begin(std::size_t bucket) {
+    if (chunk_.is_of_pool(bucket)) {
+      take(bucket);
+    }
+  }
+  bool take(std::size_t bucket) {
+    if (!chunk_.has_pool()) {
+      return true;
+    }
+    const std::int64_t layer = chunk_.layer_of[bucket];
+    if (std::ranges::find(layers_, layer) == layers_.end()) {
+      layers_.push_back(layer);
+    }
+    return layers_.size() <= 2;
+  }
+
+ private:
+  const PlacedChunk& chunk_;
+  std::vector<std::int64_t> layers_;
+};
+
+RoomForLayers room_beside(const PlacedChunk& chunk, BucketRange layer) {
+  RoomForLayers room(chunk);
+  for (std::size_t i = layer.first; i < layer.last; ++i) { room.begin(i); }
+  return room;
+}
+
 // AllGatherPipeline.all_gather_params: whole buckets behind the layer (in backward: before it)
 // until they have `prefetch` elements.
 BucketRange gathered_forward(const PlacedChunk& chunk, BucketRange layer, std::int64_t prefetch) {
+  RoomForLayers room = room_beside(chunk, layer);
   std::int64_t elements = 0;
-  while (layer.last < chunk.layers.last && elements < prefetch) {
+  while (layer.last < chunk.layers.last && elements < prefetch && room.take(layer.last)) {
     elements += chunk.buckets[layer.last++].elements;
   }
   return layer;
 }
 BucketRange gathered_backward(const PlacedChunk& chunk, BucketRange layer, std::int64_t prefetch) {
+  RoomForLayers room = room_beside(chunk, layer);
   std::int64_t elements = 0;
-  while (layer.first > chunk.layers.first && elements < prefetch) {
+  while (layer.first > chunk.layers.first && elements < prefetch && room.take(layer.first - 1)) {
     elements += chunk.buckets[--layer.first].elements;
   }
   return layer;
+}
+
+// The newest of a queue that double buffers let stand beside a bucket which is to be written.
+std::size_t last_beside(const PlacedChunk& chunk, BucketRange queue, std::size_t bucket) {
+  RoomForLayers room = room_beside(chunk, {bucket, bucket + 1});
+  std::size_t last = queue.first;
+  while (last < queue.last && room.take(last)) { ++last; }
+  return last;
 }
 
 // A layer that is gathered beside others behind it; as if it were next to them.
@@ -111,6 +154,7 @@ void set_queued(const PlacedChunk& chunk, std::int64_t capacity, FsdpBuffers& bu
     around.gradients_backward = around.gradients_replay;
     for (; queue.first > 0 && chunk.spans[queue.first - 1].last >= i; --queue.first) {
       const std::size_t bucket = queue.first - 1;
+      queue.last = last_beside(chunk, queue, bucket);
       open = std::min(open, bucket);
       const BucketRange alive{open, queue.last};
       if (buffers.gradient_bytes(alive) > buffers.gradient_bytes(around.gradients_backward)) {
@@ -198,12 +242,27 @@ LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held) {
   if (unit == 0 || held == 0) {
     return {};
   }
-  const std::int64_t ahead = div_ceil(capacity_of(job, 2 * unit) / 2, unit);
+  const std::int64_t in_elements = div_ceil(capacity_of(job, 2 * unit) / 2, unit);
+  const std::int64_t ahead =
+      job.profile.fsdp_double_buffer ? std::min<std::int64_t>(1, in_elements) : in_elements;
   const double first = number(unit) / number(held);
   const double all = std::min(1.0, first * number(layers) / number(plan.pp));
   return {.layers = all,
           .first = std::min(all, first),
           .ahead = std::min(all, first * number(1 + ahead))};
+}
+
+FsdpBucket double_buffers(const Job& job, const Plan& plan, const StageLayout& stage) {
+  FsdpBucket most;
+  if (!job.profile.fsdp_double_buffer || !is_megatron_fsdp(job, plan) || plan.zero < 3) {
+    return most;
+  }
+  const HeadBucket head = head_bucket(job, plan);
+  for (const ChunkLayout& layout : stage.chunks) {
+    const FsdpBucket pool = place_chunk(job, plan, layout, head).pool;
+    most = pool.parameter_bytes > most.parameter_bytes ? pool : most;
+  }
+  return most;
 }
 
 // start_param_sync: the bucket of the first parameter, and what its gather is ahead of.

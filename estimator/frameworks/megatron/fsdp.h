@@ -32,6 +32,10 @@ LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
 // Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
 std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& layout);
 
+// Both buffers of a layer's parameters, and of its gradients, of a stage with fsdp_double_buffer:
+// chunks share them by name (FixedPoolAllocator, _get_gbuf_name). 0 bytes without.
+FsdpBucket double_buffers(const Job& job, const Plan& plan, const StageLayout& stage);
+
 FsdpBuffers fsdp_buffers(const Job& job, const Plan& plan, const ChunkLayout& layout);
 
 // The bucket that the head's backward allocates: 0 elements where it has none of its own.

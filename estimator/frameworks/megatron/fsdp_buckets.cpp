@@ -186,13 +186,60 @@ PlacedUnit placed_unit(const BucketsOfKind* kinds, const Unit& unit, BucketCutte
         continue;
       }
       const std::size_t before = chunk.buckets.size();
+      const std::int64_t layer = before == 0 ? 0 : chunk.layer_of.back() + 1;
       for (const FsdpBucket& bucket : (*kinds)[static_cast<std::size_t>(run.kind)]) {
-        chunk.add(bucket, {number, number});
+        chunk.add(bucket, {number, number}, layer);
       }
       placed.layers.push_back({before, chunk.buckets.size()});
     }
   }
   return placed;
+}
+
+// Buckets of every layer, in model order.
+std::vector<BucketRange> ranges_of_layers(const PlacedChunk& chunk) {
+  std::vector<BucketRange> ranges;
+  for (const PlacedUnit& unit : chunk.units) {
+    ranges.insert(ranges.end(), unit.layers.begin(), unit.layers.end());
+  }
+  return ranges;
+}
+
+bool are_alike(const PlacedChunk& chunk, BucketRange one, BucketRange other) {
+  const auto bucket = [&](std::size_t i) { return chunk.buckets.begin() + std::ptrdiff_t(i); };
+  return std::ranges::equal(bucket(one.first), bucket(one.last), bucket(other.first),
+                            bucket(other.last), {}, &FsdpBucket::elements, &FsdpBucket::elements);
+}
+
+// FixedPoolAllocator: of kinds with as many layers the first. A chunk of one layer never asks for
+// the second buffer.
+void put_into_pool(PlacedChunk& chunk) {
+  const std::vector<BucketRange> layers = ranges_of_layers(chunk);
+  std::ptrdiff_t most = 0;
+  BucketRange kind;
+  for (const BucketRange layer : layers) {
+    const std::ptrdiff_t alike = std::ranges::count_if(
+        layers, [&](BucketRange other) { return are_alike(chunk, layer, other); });
+    if (alike > most) {
+      most = alike;
+      kind = layer;
+    }
+  }
+  const std::int64_t buffers = std::min<std::int64_t>(2, most);
+  for (std::size_t i = kind.first; i < kind.last; ++i) {
+    chunk.pool.elements += buffers * chunk.buckets[i].elements;
+    chunk.pool.parameter_bytes += buffers * chunk.buckets[i].parameter_bytes;
+    chunk.pool.gradient_bytes += buffers * chunk.buckets[i].gradient_bytes;
+  }
+  const PlacedChunk whole = chunk;
+  for (const BucketRange layer : layers) {
+    const bool is_of_kind = are_alike(whole, layer, kind);
+    chunk.is_pooled.push_back(is_of_kind);
+    for (std::size_t i = layer.first; is_of_kind && i < layer.last; ++i) {
+      chunk.buckets[i].parameter_bytes = 0;
+      chunk.buckets[i].gradient_bytes = 0;
+    }
+  }
 }
 
 // Elements of a layer on average.
@@ -273,6 +320,9 @@ PlacedChunk place_chunk(const Job& job, const Plan& plan, const ChunkLayout& lay
   chunk.layers.last = chunk.buckets.size();
   if (has_head && !head.is_held) {
     chunk.add(maker.make_end(head.elements), {chunk.units.size() - 1, chunk.units.size() - 1});
+  }
+  if (job.profile.fsdp_double_buffer && plan.zero >= 3) {
+    put_into_pool(chunk);
   }
   return chunk;
 }

@@ -37,18 +37,31 @@ struct PlacedUnit {
   bool is_embedding = false;
 };
 
+// With fsdp_double_buffer layers whose buckets are those of most layers (the pool) are gathered
+// into two buffers each that stay, and so are their gradients, whose reductions are in place: such
+// buckets have no bytes of their own (FixedPoolAllocator).
 struct PlacedChunk {
-  std::vector<FsdpBucket> buckets;  // in model order
-  std::vector<UnitSpan> spans;      // of each
+  std::vector<FsdpBucket> buckets;     // in model order
+  std::vector<UnitSpan> spans;         // of each
+  std::vector<std::int64_t> layer_of;  // of each: which layer of the chunk; none: kNoLayer
+  std::vector<bool> is_pooled;         // by layer; none: no double buffers
+  FsdpBucket pool;                     // both buffers
   std::vector<PlacedUnit> units;
   BucketRange layers;               // buckets of layers
   std::int64_t unit_elements = 0;   // of a layer on average, without padding
   std::int64_t front_elements = 0;  // between the embedding's bucket and the layers': the head's
   bool gathers_front = false;       // the head's bucket stands in front of the layers'
 
-  void add(const FsdpBucket& bucket, UnitSpan span) {
+  static constexpr std::int64_t kNoLayer = -1;
+  void add(const FsdpBucket& bucket, UnitSpan span, std::int64_t layer = kNoLayer) {
     buckets.push_back(bucket);
     spans.push_back(span);
+    layer_of.push_back(layer);
+  }
+  bool has_pool() const { return !is_pooled.empty(); }
+  bool is_of_pool(std::size_t bucket) const {
+    return has_pool() && layer_of[bucket] != kNoLayer &&
+           is_pooled[static_cast<std::size_t>(layer_of[bucket])];
   }
 };
 

@@ -22,6 +22,9 @@ std::string fsdp_assumption(const Job& job, const Plan& plan) {
     text += plan.zero == 2 ? "; without overlap_grad_reduce all gradients are one bucket"
                            : "; without overlap_grad_reduce embedding and head are one bucket";
   }
+  if (job.profile.fsdp_double_buffer && plan.zero == 3) {
+    text += "; its double buffers were read of its source, not measured";
+  }
   if (job.profile.gradient_accumulation_fusion && !fuses_weight_gradients(job, plan)) {
     text +=
         "; with --no-gradient-accumulation-fusion, without which the output layer's backward "

@@ -98,6 +98,24 @@ void add_gathered(MegatronState& state) {
              .stream = AllocationStream::kGather});
 }
 
+void add_double_buffers(MegatronState& state) {
+  const FsdpBucket buffers = double_buffers(state.job, state.plan, state.stage);
+  state.add({.component = Component::kCommunication,
+             .name = "zero.parameter_buffers",
+             .elements = buffers.parameter_bytes / bytes_of(state.parameter_dtype()),
+             .dtype = state.parameter_dtype(),
+             .first = Phase::kStartUp,
+             .formula = "2n: layers are gathered into one of two buffers, which stay",
+             .stream = AllocationStream::kGather});
+  const DType dtype = fsdp_gradient_dtype(state.plan);
+  state.add(
+      {.component = Component::kCommunication,
+       .name = "zero.gradient_buffers",
+       .elements = buffers.gradient_bytes / bytes_of(dtype),
+       .dtype = dtype,
+       .formula = "2n: gradients of layers before their reduce-scatter, in buffers that stay"});
+}
+
 // `all`: the model's, without adapters.
 void add_frozen_parameters(MegatronState& state, const StageTensors& all) {
   state.add({.component = Component::kParameters,
@@ -191,6 +209,7 @@ std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLa
     for (const StateRow& row : megatron_fp8_rows(job, plan, stage, tensors)) { state.add(row); }
   }
   add_gathered(state);
+  add_double_buffers(state);
   add_optimizer_step(state);
   add_muon_step(state);
   add_dummy_gradients(state);

@@ -14,6 +14,10 @@ FsdpPlan fsdp_plan(const Job& job, const Plan& plan) {
           .root_holds_ends = plan.zero == 3 && job.profile.root_holds_ends};
 }
 
+bool replicates(const Job& job, const Plan& plan) {
+  return plan.zero == 0 && data_parallel_size(job, plan) > 1;
+}
+
 bool fsdp_unties_table(const Job& job, const Plan& plan) {
   const FsdpPlan fsdp = fsdp_plan(job, plan);
   return job.model.tied_embeddings && fsdp.is_sharded && !fsdp.root_holds_ends;

@@ -9,7 +9,7 @@ namespace shardplan::torchtitan {
 
 // How FSDP2 treats the gathered parameters of a block.
 struct FsdpPlan {
-  bool is_sharded = false;            // zero 3; else one GPU, fp32 parameters under autocast
+  bool is_sharded = false;            // zero 3; else fp32 parameters under autocast
   bool reshards_forward = false;      // freed after a layer's forward, gathered again in backward
   bool reshards_head = false;         // the same for final norm and head
   bool reduces_each_backward = true;  // without pipelining; else once, after the last microbatch
@@ -26,6 +26,9 @@ struct TitanParameters {
 };
 
 FsdpPlan fsdp_plan(const Job& job, const Plan& plan);
+// Every rank has the whole model, and gradients are summed by DDP (models/llama3/infra/
+// parallelize.py apply_ddp).
+bool replicates(const Job& job, const Plan& plan);
 // FSDP2 shards a tied table twice where embedding and head are groups of their own, and finds the
 // one in both places only when the first forward begins (torch _fsdp_param_group.py, lazy_init).
 bool fsdp_unties_table(const Job& job, const Plan& plan);

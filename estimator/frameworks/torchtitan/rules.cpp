@@ -128,29 +128,47 @@ constexpr ValidityRule kRanksShareShards = {
     .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return job.cluster.world_size() > 1 && shards_of(job, plan) < 2;
+          return job.cluster.world_size() > 1 && plan.dp_replicate == 1 && shards_of(job, plan) < 2;
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "dp * cp / dp_replicate is 1: without FSDP torchtitan trains in fp32 "
+              "(distributed/utils.py, maybe_enable_amp), which is not modelled; modelled: 2 or "
+              "more, DDP of all GPUs, or one GPU");
+        }};
+
+// models/llama3/infra/parallelize.py raises a RuntimeError unless replicas are all ranks.
+constexpr ValidityRule kReplicasAlone = {
+    .name = "ddp_needs_tp_1_and_pp_1",
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.dp_replicate > 1 && shards_of(job, plan) == 1 &&
+                 plan.dp_replicate != job.cluster.world_size();
         },
     .explain =
         [](const Job&, const Plan& plan) {
-          return "dp * cp / dp_replicate is 1: " +
-                 std::string(plan.dp_replicate > 1
-                                 ? "torchtitan then replicates by DDP"
-                                 : "without FSDP torchtitan trains in fp32 (distributed/utils.py, "
-                                   "maybe_enable_amp)") +
-                 ", which is not modelled; modelled: 2 or more, or one GPU";
+          return "dp_replicate " + number_text(plan.dp_replicate) +
+                 " of one shard each, DDP, beside tp " + number_text(plan.tp) + " and pp " +
+                 number_text(plan.pp) + "; valid: tp 1 with pp 1, or a smaller dp_replicate";
         }};
 
-// On one GPU mixed precision is autocast (the same).
+// On one GPU, and under DDP, mixed precision is autocast (maybe_enable_amp).
 constexpr ValidityRule kZeroFitsShards = {
     .name = "zero_3_needs_shards",
-    .reads = {PlanField::kZero},
+    .reads = {PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kDpReplicate,
+              PlanField::kZero},
     .broken = [](const Job& job,
-                 const Plan& plan) { return (plan.zero == 0) != (job.cluster.world_size() == 1); },
+                 const Plan& plan) { return (plan.zero == 0) != (shards_of(job, plan) == 1); },
     .explain =
         [](const Job& job, const Plan& plan) {
-          const std::int64_t num_gpus = job.cluster.world_size();
-          return "zero " + number_text(plan.zero) + " on " + number_text(num_gpus) +
-                 (num_gpus == 1 ? " GPU; valid: zero 0" : " GPUs; valid: zero 3");
+          const std::int64_t shards = shards_of(job, plan);
+          return "zero " + number_text(plan.zero) + " with dp * cp / dp_replicate " +
+                 number_text(shards) +
+                 (shards == 1 ? "; valid: zero 0"
+                              : "; valid: zero 3, or dp_replicate " +
+                                    number_text(dp_of(job, plan)) + ", DDP");
         }};
 
 constexpr ValidityRule kSpFollowsTp = {
@@ -266,6 +284,7 @@ constexpr std::array kRules = {
     kExpertsFillShards,
     kExpertsFillTheirShards,
     kRanksShareShards,
+    kReplicasAlone,
     kZeroFitsShards,
     kFp8NeedsGpu,
     kMicrobatchTooLargeWith<widths_where_deterministic>,

@@ -1,10 +1,12 @@
 // What a torchtitan rank holds besides activations (data/frameworks/torchtitan.md): fp32
-// parameters, sharded by FSDP2 or whole under autocast, fused AdamW, pipeline buffers.
+// parameters, sharded by FSDP2 or whole under autocast, on one GPU or on all of DDP, fused AdamW,
+// pipeline buffers.
 #include "estimator/frameworks/torchtitan/state.h"
 
 #include <algorithm>
 
 #include "estimator/allocator/caching_allocator.h"
+#include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
 #include "estimator/frameworks/torchtitan/choices.h"
@@ -92,6 +94,16 @@ std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& sta
               titan_embedding_gradient(state.ends).bytes +
           count_blocks(stage, BlockKind::kHead) * bytes(state.ends, state.ends.parameters.head)) /
          bytes_of(DType::kFp32);
+}
+
+// replicate() makes them when the first forward begins (torch/distributed/_composable/replicate.py,
+// lazy_init).
+void add_buckets(TitanState& state) {
+  state.add({.component = Component::kCommunication,
+             .name = kBucketsRow,
+             .elements = replicates(state.job, state.plan) ? state.elements + state.experts : 0,
+             .dtype = DType::kFp32,
+             .formula = kBucketsFormula});
 }
 
 // Under autocast and recompute the casts of a block live in autocast's cache, to the end of
@@ -204,6 +216,7 @@ std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLa
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
   state.block_gradients = gradients_of_blocks(state, stage);
   add_parameters(state);
+  add_buckets(state);
   add_forward_casts(state);
   add_root_gradient(state, stage.ends.has_head);
   const std::int64_t tied = job.model.tied_embeddings ? 1 : 0;

@@ -3,8 +3,11 @@
 #include "estimator/frameworks/torchtitan/timeline.h"
 
 #include <algorithm>
+#include <numeric>
 
+#include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/torchtitan/chunk.h"
+#include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/ledger/peak_actions.h"
 
 namespace shardplan::torchtitan {
@@ -26,6 +29,7 @@ class Trainer {
   void make_rotary_tables();
   void infer_shapes();
   void make_optimizer_state();
+  void make_buckets();
   void keep_active(std::size_t action);
   void play(std::size_t action);
   void end_backward(std::size_t chunk, std::size_t action);
@@ -39,6 +43,8 @@ class Trainer {
   FullyShard fsdp_;
   std::vector<ScheduleAction> actions_;
   std::vector<TitanChunk> chunks_;
+  std::vector<TapeTensor> buckets_;  // of DDP
+  std::int64_t forwards_ = 0;
   std::vector<std::int64_t> active_;  // chunks that the list of actions has gathered
   bool is_first_step_ = true;
 };
@@ -145,6 +151,31 @@ void Trainer::make_optimizer_state() {
   }
 }
 
+// One for all when the first forward begins, and others of 100 MiB when the second one does
+// (models/llama3/infra/parallelize.py, apply_ddp: bucket_cap_mb).
+void Trainer::make_buckets() {
+  constexpr std::int64_t kLeast = 100 * kMiB;
+  if (!replicates(job_, plan_) || ++forwards_ > 2) {
+    return;
+  }
+  std::vector<std::int64_t> gradients;  // in the order of a backward pass
+  for (const TitanChunk& chunk : chunks_) {
+    for (auto group = chunk.groups.rbegin(); group != chunk.groups.rend(); ++group) {
+      if (!group->is_shared) {
+        for (auto weight = group->weights.rbegin(); weight != group->weights.rend(); ++weight) {
+          gradients.push_back(shard_bytes(*group, *weight));
+        }
+      }
+    }
+  }
+  for (TapeTensor& bucket : buckets_) { tape_.free(bucket); }
+  buckets_.clear();
+  const std::int64_t all = std::accumulate(gradients.begin(), gradients.end(), std::int64_t{0});
+  for (const std::int64_t bytes : rebuilt_buckets(gradients, forwards_ == 1 ? all : kLeast)) {
+    buckets_.push_back(tape_.make(bytes));
+  }
+}
+
 // Before an action the next three chunks that compute are gathered, others dropped
 // (schedules.py, _add_unshard_reshard).
 void Trainer::keep_active(std::size_t action) {
@@ -183,7 +214,10 @@ void Trainer::play(std::size_t action) {
     chunk.wait_gathered();
   }
   switch (now.kind) {
-    case ActionKind::kForward: chunk.forward(microbatch); break;
+    case ActionKind::kForward:
+      make_buckets();
+      chunk.forward(microbatch);
+      break;
     case ActionKind::kBackward: chunk.backward(microbatch, true); break;
     case ActionKind::kBackwardInput: chunk.backward(microbatch, false); break;
     case ActionKind::kBackwardWeight: chunk.make_weight_gradients(microbatch); break;

@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/adamw_kernels.h"
+#include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
 #include "estimator/frameworks/torchtitan/host.h"
+#include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
 
@@ -22,10 +24,14 @@ double num_collectives(const Job& job, const Plan& plan) {
 
 void add_copies(RankUpdate& total, const Job& job, const Plan& plan, const GroupParameters& part,
                 const GroupShape& shard) {
+  const double whole = number(part.elements);
   if (plan.zero != 3) {
+    total.reduce_copies_s +=
+        replicates(job, plan)
+            ? elementwise_s(job.cluster.gpu, {.streamed = kBucketPasses * 4 * whole})
+            : 0;
     return;
   }
-  const double whole = number(part.elements);
   const double mine = whole / number(shard.size);
   total.gather_copies_s += elementwise_s(
       job.cluster.gpu, whole * kFsdp2Gathered + mine * (kFsdp2CastShard + kFsdp2ShardToGather));
@@ -44,6 +50,20 @@ double exposed_zero_3_s(const Job& job, const Plan& plan, const RankUpdate& upda
          std::max(0.0, copies_s - microbatches * work.host_s);
 }
 
+// DDP reduces in every microbatch: train.py has no no_sync around the first ones. The embedding's
+// gradient is the last.
+double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
+                 const MicrobatchWork& work) {
+  if (plan.zero == 3) {
+    return exposed_zero_3_s(job, plan, update, microbatches, work);
+  }
+  const TitanParameters p = titan_parameters(job, plan, !job.model.has_dense_layers());
+  const double layers = number(job.model.num_layers()) * number(p.layer + p.experts);
+  const double table = number(p.embedding);
+  return microbatches *
+         visible_reduction_s(update, work, table / (layers + table + number(p.head)));
+}
+
 // torchtitan's weights are the main parameters, and its gradients are scaled by a kernel of their
 // own: 4 + 8 + 28.
 KernelBytes step_kernels(const Job& job, const Plan& plan) {
@@ -57,7 +77,7 @@ constinit const UpdateTimes kUpdate = {.has_wide_collectives = true,
                                        .num_collectives = num_collectives,
                                        .add_copies = add_copies,
                                        .gathers_once = gathers_once,
-                                       .exposed_zero_3_s = exposed_zero_3_s,
+                                       .exposed_s = exposed_s,
                                        .step_kernels = step_kernels};
 
 }  // namespace shardplan::torchtitan

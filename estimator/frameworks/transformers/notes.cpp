@@ -1,6 +1,7 @@
 #include "estimator/frameworks/transformers/notes.h"
 
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 
 namespace shardplan::transformers {
 
@@ -35,13 +36,11 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
   if (plan.zero > 0 && job.profile.fsdp_version == 1) {
     add("FSDP1's hooks take the host as long as FSDP2's, and use_orig_params is true");
   }
-  const bool on_ffn =
-      job.adapters.is_on(LinearLayer::kGate) || job.adapters.is_on(LinearLayer::kDown);
-  if (job.adapters.rank > 0 && on_ffn && job.model.has_moe_layers() &&
-      !huggingface::class_of(job.model).adapts_experts) {
-    add("adapters are on linear layers, which experts are not; where gate_proj, up_proj and "
-        "down_proj are named peft 0.21 puts them on the experts of Qwen3-MoE and Mixtral as well, "
-        "and makes the experts' weights once more in every layer");
+  if (job.adapters.rank > 0 && job.model.has_moe_layers()) {
+    add(huggingface::expert_adapters(job).are_none()
+            ? "adapters are on linear layers, which the experts' weights are not"
+            : "adapters are on the experts' weights, too, each of which peft makes once more in "
+              "every layer");
   }
   if (job.adapters.rank > 0 || job.profile.weights_dtype == DType::kFp32) {
     add("the host's time is that of layers without adapters and autocast: it decides only where "

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "estimator/frameworks/pieces/eager_rules.h"
+#include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
 #include "estimator/frameworks/transformers/adapter_rules.h"
 #include "estimator/validity/limits.h"
@@ -182,9 +183,7 @@ constexpr ValidityRule kNoFlatCopies = {
 // ff6d4d1 src/llamafactory/v1/plugins/trainer_plugins/distributed/fsdp2.py prepare_model).
 std::string read_outside(const Job& job) {
   const Adapters& adapters = job.adapters;
-  const huggingface::ExpertAdapters of_experts = huggingface::expert_adapters(job);
-  const bool adapts_experts =
-      job.model.has_moe_layers() && (of_experts.gate_up > 0 || of_experts.down > 0);
+  const bool adapts_experts = !huggingface::expert_adapters(job).are_none();
   return adapters.decomposes_weights                     ? "DoRA"
          : adapters.trains_table || adapters.trains_head ? "trained copies of tables"
          : adapts_experts                                ? "adapters of experts"
@@ -353,11 +352,12 @@ constexpr std::array kTransformersRules = {
     kNoFlatCopies,
     kPlainAdaptersAlone,
     kKernelsOnPlainAdapters,
+    huggingface::kAdaptedExpertsAreGrouped,
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,
-    kWholeModules,
-    kPlainOnExperts,
+    huggingface::kWholeModules,
+    huggingface::kPlainOnExperts,
     kQuantizedNeedsAdapters,
     kPackedExperts,
     kShardsOfFloats,

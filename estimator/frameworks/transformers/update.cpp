@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/muon.h"
@@ -32,10 +33,6 @@ bool reduces_wide(const Job& job, const Plan& plan) {
 double num_reducing(const Job& job, double microbatches) {
   return job.profile.loop == TrainerLoop::kTrainer ? 1 : microbatches;
 }
-
-// DistributedDataParallel's gradients go into their buckets, divided by the ranks, and come back
-// (torch/csrc/distributed/c10d/reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense).
-constexpr double kBucketPasses = 2 + 2;
 
 double trained_elements(const Job& job, const GroupParameters& part) {
   return number(part.elements) * trained_share(job);
@@ -111,13 +108,6 @@ double gathered_again(const Job& job, const Plan& plan) {
   return plan.zero == 3 ? 1 - last / number(model_elements(job.model)) : 0;
 }
 
-// Of all but the last microbatch under no_sync nothing is reduced.
-double ddp_exposed_s(const Job& job, const RankUpdate& update, const MicrobatchWork& work) {
-  const double last = last_share(job);
-  return beside_compute_s((1 - last) * update.all_reduce, work.backward_s) +
-         last * update.all_reduce.alone_s + update.reduce_copies_s;
-}
-
 // What a backward pass waits for. FSDP1's collectives run one after the other, as they are asked
 // for: without prefetching a module is asked for behind the reduction of the one before it.
 double backward_collectives_s(const Job& job, const BesideCost& gather, const BesideCost& reduce,
@@ -163,7 +153,8 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
                  const MicrobatchWork& work) {
   const double reducing = num_reducing(job, microbatches);
   if (plan.zero == 0) {
-    return reducing * ddp_exposed_s(job, update, work);
+    // Of all but the last microbatch under no_sync nothing is reduced.
+    return reducing * visible_reduction_s(update, work, last_share(job));
   }
   const double again = gathered_again(job, plan);
   const auto microbatch_s = [&](double reductions) {

@@ -800,6 +800,22 @@ TEST_CASE("what torchtitan's own checks of sizes refuse is refused") {
   CHECK(torchtitan_with({{"training.global_batch_size", "-1"}}).job.global_batch == 32);
 }
 
+TEST_CASE("torchtitan's replicas of one shard each are DDP's, of more FSDP2's") {
+  const auto plan_of = [](const char* replicas, const char* shards) {
+    const RunReading run =
+        torchtitan_with({{"parallelism.data_parallel_replicate_degree", replicas},
+                         {"parallelism.data_parallel_shard_degree", shards}});
+    CHECK_FALSE(why_invalid(run.job, run.plan));
+    return run.plan;
+  };
+  const Plan ddp = plan_of("8", "1");
+  CHECK(ddp.zero == 0);
+  CHECK(ddp.dp == 8);
+  CHECK(ddp.dp_replicate == 8);
+  CHECK(plan_of("4", "2").zero == 3);
+  CHECK(plan_of("1", "-1").zero == 3);
+}
+
 TEST_CASE("torchtitan without ranks to shard over is unsupported, not invalid") {
   const auto message = [](const Pairs& settings) {
     const RunReading run = torchtitan_with(settings);
@@ -808,9 +824,6 @@ TEST_CASE("torchtitan without ranks to shard over is unsupported, not invalid") 
     CHECK(reason->rule == "unsupported: ranks without shards");
     return reason->message;
   };
-  CHECK(message({{"parallelism.data_parallel_shard_degree", "1"},
-                 {"parallelism.data_parallel_replicate_degree", "8"}})
-            .find("DDP, which is not modelled") != std::string::npos);
   CHECK(message({{"parallelism.tensor_parallel_degree", "8"}})
             .find("without FSDP torchtitan trains in fp32") != std::string::npos);
   // Sizes that do not fill the GPUs stay what they are: invalid, with the reason.

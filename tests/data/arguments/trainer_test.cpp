@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "data/arguments/run_settings.h"
-#include "data/arguments/trainer_experts.h"
 #include "data/read/case_tuning.h"
 
 namespace shardplan {
@@ -374,6 +373,21 @@ TEST_CASE("what is not described is refused by name, whatever divides the model"
             .starts_with("unsupported: distributed_type MEGATRON_LM"));
   CHECK(of({{"use_peft", "true"}, {"lora_target_modules", "qkv_proj"}})
             .starts_with("unsupported: lora_target_modules qkv_proj"));
+  const auto says = [](TrainerProject project, const char* name, const char* value,
+                       std::string_view meaning) {
+    const RunReading run = read(project, {{name, value}, {"max_length", "64"}});
+    CAPTURE(run.unsupported);
+    CHECK(run.unsupported.starts_with("unsupported: " + std::string(name)));
+    CHECK(run.unsupported.find(meaning) != std::string::npos);
+  };
+  using enum TrainerProject;
+  says(kAxolotl, "gradient_checkpointing", "offload", "inputs of layers on the host");
+  says(kFactory, "use_unsloth_gc", "true", "Unsloth's checkpoints");
+  says(kAxolotl, "tiled_mlp", "true", "a tile at a time");
+  says(kSwift, "optimizer", "muonclip", "bounds the products of queries and keys");
+  const std::string launcher = "accelerate.parallelism_config.parallelism_config_";
+  says(kTransformers, (launcher + "cp_size").c_str(), "2", "ring attention under FSDP2");
+  says(kTransformers, (launcher + "tp_size").c_str(), "2", "plan of tensor parallelism");
 }
 
 TEST_CASE("what a framework can do with adapters, types and host memory is its rules' to say") {
@@ -420,16 +434,19 @@ TEST_CASE("experts run by grouped products unless a file says otherwise") {
   }
 }
 
-TEST_CASE("named layers of an FFN are the experts' where a mixture has no other") {
-  const Library library;
-  RunReading run;
-  run.job.model = library.model("qwen3-30b-a3b").model;
-  run.job.adapters.rank = 8;
-  refuse_expert_targets("lora_target", run);
-  CHECK(run.unsupported.empty());
-  run.job.adapters.targets = all_targets().on;
-  refuse_expert_targets("lora_target", run);
-  CHECK_FALSE(run.unsupported.empty());
+TEST_CASE("names of an FFN stand for experts as well, lists of linear layers do not") {
+  const auto of = [](TrainerProject project, const Words& words) {
+    return read(project, words).job.adapters.expert_targets;
+  };
+  using enum TrainerProject;
+  CHECK(of(kFactory, {{"lora_target", "q_proj,v_proj"}}) == ExpertTargets::kNone);
+  CHECK(of(kFactory, {{"lora_target", "q_proj,down_proj"}}) == ExpertTargets::kFfnNames);
+  CHECK(of(kFactory, {{"lora_target", "all"}}) == ExpertTargets::kNone);
+  CHECK(of(kSwift, {{"target_modules", "all-linear"}}) == ExpertTargets::kNone);
+  CHECK(of(kAxolotl, {{"adapter", "lora"}, {"lora_target_linear", "true"}}) ==
+        ExpertTargets::kNone);
+  CHECK(of(kTrl, {{"use_peft", "true"}, {"lora_target_modules", "all-linear"}}) ==
+        ExpertTargets::kAllLinear);
 }
 
 TEST_CASE("ms-swift's samples are bounded by its model's positions") {

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "data/read/library.h"
 #include "tests/search/jobs.h"
 
 namespace shardplan {
@@ -140,6 +141,25 @@ TEST_CASE("the maximum is on the card even where the share alone would let more 
     REQUIRE(found.next);
     CHECK(estimate_of(*found.largest).fit == Fit::kFits);
     CHECK(estimate_of(*found.next).fit != Fit::kFits);
+  }
+}
+
+TEST_CASE("a trainer's largest sequence and micro-batch fit, what is behind them does not") {
+  Job job = llama_8b_job();
+  job.profile = Library().profile("transformers").profile;
+  job.cluster.memory_limit_bytes = 80 * kGiB;
+  for (const std::int64_t zero : {0, 3}) {
+    Plan plan = {.zero = zero, .grad_dtype = job.profile.default_grad_dtype};
+    job.adapters = {.rank = zero == 0 ? 16 : 0, .targets = {true, true, true, true}};
+    for (const FindMaxAxis axis : {FindMaxAxis::kSequenceLength, FindMaxAxis::kMicroBatch}) {
+      CAPTURE(zero);
+      const FindMaxResult found = find_max(job, plan, axis, {});
+      REQUIRE(found.largest);
+      REQUIRE(found.next);
+      CHECK(found.next->value == found.largest->value + found.step);
+      CHECK(fits(found.largest->job, estimate_of(*found.largest), {}));
+      CHECK_FALSE(fits(found.next->job, estimate_of(*found.next), {}));
+    }
   }
 }
 

@@ -33,7 +33,7 @@ TEST_CASE("adapters are those of the options, over those of the run") {
   CHECK(tuned({"--lora-rank", "0"}, fewer).adapters == Adapters{});
   CHECK(contains(refused({"--lora-targets", "all"}), "--lora-targets: found no adapters"));
   CHECK(contains(refused({"--lora-rank", "8", "--lora-targets", "q_proj,o_prj"}),
-                 "--lora-targets: found 'o_prj', expected all or some of"));
+                 "--lora-targets: found 'o_prj', expected all, all-linear or some of"));
   CHECK(contains(refused({"--lora-rank", "8", "--lora-dropout", "2"}), "--lora-dropout"));
 }
 

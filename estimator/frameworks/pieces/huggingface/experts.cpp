@@ -76,7 +76,8 @@ Factors factors_of(Graph& graph, const eager::Parameter& a, const eager::Paramet
 }
 
 // peft's ParamWrapper: the weight and the factors' product, whole (peft 0.21 tuners/lora/layer.py
-// _LoraFactorsProxy, baddbmm).
+// _LoraFactorsProxy, baddbmm). A weight is made once when its adapter is put in its place, and
+// again when it is read.
 Tensor adapted(Graph& graph, const Tensor& weight, const Factors& factors) {
   if (!factors.left.is_defined()) {
     return weight;
@@ -121,11 +122,11 @@ Tensor wide_softmax(Graph& graph, const Tensor& scores) {
 }
 
 // Ernie4_5_MoeTopKRouter: the sum of the chosen is kept from zero, and divides them.
-Tensor route_beside_autocast(Graph& graph, const Experts& experts, const Tensor& hidden,
+Tensor route_beside_autocast(Graph& graph, const Tensor& router, const Tensor& hidden,
                              const ExpertSizes& sizes) {
   const auto autocast = std::exchange(graph.autocast, std::nullopt);
   const Tensor input = eager::to(graph, hidden, DType::kFp32);
-  const Tensor weight = eager::to(graph, experts.router.data, DType::kFp32);
+  const Tensor weight = eager::to(graph, router, DType::kFp32);
   const Tensor scores = wide_softmax(graph, router_product(graph, input, weight, sizes));
   const Tensor top = eager::index(graph, scores, sizes.tokens * sizes.chosen);
   const Tensor weights = eager::scale(graph, top);
@@ -137,15 +138,19 @@ Tensor route_beside_autocast(Graph& graph, const Experts& experts, const Tensor&
 // gradients, of the size of scores, which are small beside the rows.
 Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const ExpertSizes& sizes) {
   using enum RouterKind;
+  const Factors factors =
+      factors_of(graph, experts.router_a, experts.router_b, experts.router.data.dtype);
+  adapted(graph, experts.router.data, factors);
+  const Tensor router = adapted(graph, experts.router.data, factors);
   if (sizes.router == kSoftmaxBesideAutocast) {
-    return route_beside_autocast(graph, experts, hidden, sizes);
+    return route_beside_autocast(graph, router, hidden, sizes);
   }
   const bool is_wide = sizes.router == kWideSoftmax || sizes.router == kWideSigmoid;
   const auto router_type = [&](const Tensor& tensor) {
     return is_wide || sizes.router == kWideInput ? eager::to(graph, tensor, DType::kFp32) : tensor;
   };
-  const Tensor logits = router_product(graph, router_type(hidden), router_type(experts.router.data),
-                                       sizes, experts.router_bias.data);
+  const Tensor logits = router_product(graph, router_type(hidden), router_type(router), sizes,
+                                       experts.router_bias.data);
   const std::int64_t rows = sizes.tokens * sizes.chosen;
   switch (sizes.router) {
     case kWideSigmoid:
@@ -283,7 +288,6 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
   if (sizes.is_eager) {
     return eager_experts(graph, experts, hidden, weights, sizes);
   }
-  // A weight is made once when its adapter is put in its place, and again when it is read.
   const DType dtype = experts.down.data.dtype;
   const Factors of_down = factors_of(graph, experts.down_a, experts.down_b, dtype);
   adapted(graph, experts.down.data, of_down);

@@ -16,6 +16,7 @@ struct Experts {
   eager::Parameter gate_up_bias, down_bias, router_bias;  // [E, 2f], [E, h], [E]; undefined: none
   // Adapters: [r*E, in] and [out, r*E]; undefined: none.
   eager::Parameter gate_up_a, gate_up_b, down_a, down_b;
+  eager::Parameter router_a, router_b;  // [r, h] and [E, r]
   eager::Tensors packed;  // weights of either kind that are quantized, which are no parameters then
 };
 

@@ -2,6 +2,7 @@
 // those of activations in ledger/block_rows.h.
 #pragma once
 
+#include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/pieces/eager/tape.h"
 
 namespace shardplan::huggingface {
@@ -16,8 +17,7 @@ inline constexpr Label kQuantizedRow = {
     "frozen linear weights, packed, with scales of their blocks"};
 inline constexpr Label kAdapterRow = {kParameters, "adapters", DType::kFp32,
                                       "Nt: A and B of every adapter"};
-inline constexpr Label kBucketRow = {kCommunication, "ddp.buckets", DType::kFp32,
-                                     "Nt: flat tensors from which gradients are summed"};
+inline constexpr Label kBucketRow = {kCommunication, kBucketsRow, DType::kFp32, kBucketsFormula};
 inline constexpr Label kShardRow = {kParameters, "parameters.shards", DType::kFp32, "N/D"};
 inline constexpr Label kGatheredRow = {kParameters, "parameters.gathered", DType::kBf16,
                                        "of a group, whole"};

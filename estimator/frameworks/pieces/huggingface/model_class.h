@@ -24,6 +24,11 @@ enum class NormKind {
 // behind the rotary embedding. Those of all heads at once are of rows, by projection.
 enum class HeadNorms { kByProjection, kBehindProjections, kBehindRotary };
 enum class LigerUse { kAll, kNoRotary, kNone, kNotModelled };
+// Which targets put adapters on the weights of a class's experts, one tensor for all of them (peft
+// 0.21 utils/transformers_weight_conversion.py, _MOE_TARGET_MODULE_MAPPING): names of an FFN's
+// layers, then on no other FFN, or only the shorthand for all linear layers, where the experts have
+// names of their own (w1, w2, w3).
+enum class AdaptedExperts { kNever, kByShorthand, kByFfnNames };
 enum class EmbeddingScale { kNone, kInModule, kBehindModule };
 
 struct ModelClass {
@@ -57,9 +62,7 @@ struct ModelClass {
   bool always_has_full_mask = false;
   // Layers with a window have cosines and sines of their own.
   bool has_rotary_by_window = false;
-  // peft puts adapters that name projections of the FFN on the experts' weights, and on no others
-  // (peft 0.21 utils/transformers_weight_conversion.py).
-  bool adapts_experts = false;
+  AdaptedExperts adapted_experts = AdaptedExperts::kNever;
 };
 
 // A family without a row is Llama's.

@@ -98,7 +98,7 @@ void CausalLm::build_experts(Layer& layer) {
   if (moe.biased_router) {
     load_rows(experts.router_bias, 1);
   }
-  if (const ExpertAdapters ranks = expert_adapters(job_); ranks.gate_up > 0 || ranks.down > 0) {
+  if (const ExpertAdapters ranks = expert_adapters(job_); !ranks.are_none()) {
     const auto load = [&](Parameter& parameter, Shape shape) {
       if (shape.elements() > 0) {
         holder_.load(parameter, kAdapterRow, shape, job_.adapters.dtype, true);
@@ -108,6 +108,8 @@ void CausalLm::build_experts(Layer& layer) {
     load(experts.gate_up_b, {2 * moe.expert_ffn, ranks.gate_up * moe.num_experts});
     load(experts.down_a, {ranks.down * moe.num_experts, moe.expert_ffn});
     load(experts.down_b, {sizes_.hidden, ranks.down * moe.num_experts});
+    load(experts.router_a, {ranks.router, sizes_.hidden});
+    load(experts.router_b, {moe.num_experts, ranks.router});
   }
   if (moe.shared_ffn > 0) {
     build_ffn(layer.shared_experts, moe.shared_ffn, false);
@@ -353,7 +355,7 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     for (Parameter* each :
          {&experts.gate_up, &experts.gate_up_bias, &experts.down, &experts.down_bias,
           &experts.router, &experts.router_bias, &experts.gate_up_a, &experts.gate_up_b,
-          &experts.down_a, &experts.down_b}) {
+          &experts.down_a, &experts.down_b, &experts.router_a, &experts.router_b}) {
       take(*each);
     }
     take_ffn(layer.shared_experts);

@@ -78,40 +78,6 @@ inline constexpr ValidityRule kSinksAreEager = {
                               "auto or unfused with attention sinks");
         }};
 
-inline constexpr ValidityRule kAdapterRank = {
-    .name = "adapters_have_a_rank",
-    .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.adapters.rank < 0; },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return "adapters.rank " + number_text(job.adapters.rank) +
-                 "; valid: at least 1, or no adapters";
-        }};
-
-// Layers without experts, shared experts, and experts that peft adapts.
-inline bool has_ffn_modules(const ModelSpec& model) {
-  return model.has_dense_layers() || model.moe.shared_ffn > 0 || class_of(model).adapts_experts;
-}
-
-// tuners_utils.py inject_adapter: a ValueError where no module is a target.
-inline constexpr ValidityRule kAdaptersHaveTargets = {
-    .name = "adapters_have_targets",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          using enum LinearLayer;
-          const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
-          const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
-          const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
-          return job.adapters.rank > 0 && !on_attention && !(on_ffn && has_ffn_modules(job.model));
-        },
-    .explain =
-        [](const Job&, const Plan&) {
-          std::string names;
-          for (const std::string_view name : kLinearLayerNames) { append_item(names, ", ", name); }
-          return "adapters on no linear layer, which experts are not; valid targets: " + names;
-        }};
-
 // Trainer.__init__ refuses to fine-tune a purely quantized model.
 inline constexpr ValidityRule kQuantizedNeedsAdapters = {
     .name = "quantized_weights_need_adapters",

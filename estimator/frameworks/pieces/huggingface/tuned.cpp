@@ -163,19 +163,39 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer) {
   return weights;
 }
 
+bool has_ffn_modules(const ModelSpec& model) {
+  return model.has_dense_layers() || model.moe.shared_ffn > 0;
+}
+
+namespace {
+
+// A list of all linear layers has names of an FFN where there is one.
+bool names_experts(const Job& job) {
+  switch (class_of(job.model).adapted_experts) {
+    case AdaptedExperts::kNever: return false;
+    case AdaptedExperts::kByShorthand:
+      return job.adapters.expert_targets == ExpertTargets::kAllLinear;
+    case AdaptedExperts::kByFfnNames: break;
+  }
+  return job.adapters.expert_targets != ExpertTargets::kNone || has_ffn_modules(job.model);
+}
+
+}  // namespace
+
 bool has_adapter(const Job& job, LinearLayer place) {
   return job.adapters.rank > 0 && job.adapters.is_on(place) &&
-         !(is_of_ffn(place) && class_of(job.model).adapts_experts);
+         !(is_of_ffn(place) && names_experts(job));
 }
 
 ExpertAdapters expert_adapters(const Job& job) {
   using enum LinearLayer;
-  if (!class_of(job.model).adapts_experts) {
+  if (!job.model.has_moe_layers() || !names_experts(job)) {
     return {};
   }
-  const std::int64_t rank = job.adapters.rank;
-  return {.gate_up = job.adapters.is_on(kGate) ? 2 * rank : 0,
-          .down = job.adapters.is_on(kDown) ? rank : 0};
+  const Adapters& adapters = job.adapters;
+  return {.gate_up = adapters.is_on(kGate) || adapters.is_on(kUp) ? 2 * adapters.rank : 0,
+          .down = adapters.is_on(kDown) ? adapters.rank : 0,
+          .router = adapters.expert_targets == ExpertTargets::kAllLinear ? adapters.rank : 0};
 }
 
 std::int64_t model_elements(const ModelSpec& model) {
@@ -203,7 +223,8 @@ std::int64_t adapter_elements(const Job& job) {
     if (layer.is_moe) {
       const ExpertAdapters ranks = expert_adapters(job);
       of_layer += moe.num_experts * (ranks.gate_up * (job.model.hidden + 2 * moe.expert_ffn) +
-                                     ranks.down * (job.model.hidden + moe.expert_ffn));
+                                     ranks.down * (job.model.hidden + moe.expert_ffn)) +
+                  ranks.router * (job.model.hidden + moe.num_experts);
     }
     return of_layer;
   });

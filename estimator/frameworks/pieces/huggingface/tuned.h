@@ -35,11 +35,16 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer);
 // Whether a linear layer of that place has an adapter. Projections of latent attention are those of
 // keys.
 bool has_adapter(const Job& job, LinearLayer place);
-// Ranks of the adapters on all experts of a layer; 0: none. One of gate and up together has twice
-// the rank.
+// Layers without experts, and shared experts, whose projections are linear layers.
+bool has_ffn_modules(const ModelSpec& model);
+// Ranks of the adapters on all experts of a layer, and on their router; 0: none. One of gate and up
+// together has twice the rank.
 struct ExpertAdapters {
   std::int64_t gate_up = 0;
   std::int64_t down = 0;
+  std::int64_t router = 0;
+
+  bool are_none() const { return gate_up == 0 && down == 0; }
 };
 ExpertAdapters expert_adapters(const Job& job);
 

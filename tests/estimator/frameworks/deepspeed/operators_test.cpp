@@ -202,6 +202,16 @@ TEST_CASE("DeepSpeed refuses by name what of adapters and packed weights is not 
           plan.zero = 3;
         },
         {"nf4 with zero 3 and float_quant_storage false", "zero 1, zero 2"}},
+       {"unsupported: adapters_of_experts",
+        [](Job& job, Plan& plan) {
+          job.adapters.targets.fill(true);
+          job.adapters.expert_targets = ExpertTargets::kFfnNames;
+          job.model.family = "olmoe";
+          job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256};
+          for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+          plan.zero = 3;
+        },
+        {"experts with zero 3", "zero 1 or 2"}},
        {"unsupported: precision_with_quantization",
         [](Job& job, Plan& plan) {
           job.quantized.kind = Quantization::kNf4;

@@ -95,6 +95,68 @@ TEST_CASE("a smaller communication unit lets fewer layers wait and gathers fewer
   CHECK(at_peak(job, full_recompute(), "zero.gathered_layers") == 2 * kSmallLayer * 2);
 }
 
+// Two buffers of 2 bytes an element and two of 4, whatever the unit of communication is.
+TEST_CASE("double buffers of a layer stay, and layers have no buckets of their own") {
+  Job job = job_of(kSmall);
+  const Plan plan = full_recompute();
+  CHECK(at_peak(job, plan, "zero.parameter_buffers") == 0);
+  job.profile.fsdp_double_buffer = true;
+  for (const std::int64_t unit : {std::int64_t{0}, std::int64_t{1}, 2 * kSmallLayer}) {
+    job.profile.suggested_communication_unit_size = unit;
+    CHECK(at_peak(job, plan, "zero.parameter_buffers") == 2 * kSmallLayer * 2);
+    CHECK(at_peak(job, plan, "zero.gradient_buffers") == 2 * kSmallLayer * 4);
+    CHECK(at_peak(job, plan, "zero.gathered_layers") == 0);
+    CHECK(at_peak(job, plan, "zero.reduction_queue") == 0);
+  }
+  job.model.layers.resize(1);  // never asks for the second
+  CHECK(at_peak(job, plan, "zero.parameter_buffers") == kSmallLayer * 2);
+  Plan halves = plan;
+  halves.zero = 2;
+  CHECK(at_peak(job, halves, "zero.parameter_buffers") == 0);
+}
+
+// Six layers of 218 million would wait, and four be there: 30 bytes an element of a layer more
+// than the state, in place of 12.
+TEST_CASE("double buffers are smaller than what small layers queue") {
+  Job job = job_of(kSmall);
+  const std::int64_t queued = estimate_memory(job, full_recompute()).stages.front().allocated_bytes;
+  job.profile.fsdp_double_buffer = true;
+  const std::int64_t pooled = estimate_memory(job, full_recompute()).stages.front().allocated_bytes;
+  CHECK(queued - pooled == (6 * 4 + 4 * 2 - 2 * (4 + 2)) * kSmallLayer);
+}
+
+// The head's bucket waits beside the last layer alone: with the next one three would be too many.
+TEST_CASE("beside a layer in a pool one bucket waits for its reduction") {
+  Job job = job_of(kSmall);
+  job.profile.overlap_grad_reduce = true;
+  job.profile.fsdp_double_buffer = true;
+  Plan plan;
+  plan.zero = 3;
+  const FsdpBuffers buffers = buffers_of(job, plan);
+  const std::int64_t head = kTable + 8 * 4096;
+  CHECK(buffers.gradient_bytes(buffers.units[16].gradients_backward) == 4 * head);
+  CHECK(buffers.gradient_bytes(buffers.units[15].gradients_backward) == 0);
+  CHECK(buffers.gradient_bytes(buffers.units[1].gradients_backward) == 0);
+  CHECK(buffers.gradient_bytes(buffers.units.front().gradients_backward) == 4 * kTable);
+}
+
+// Three layers without experts in front of thirteen with them have buckets that come and go.
+TEST_CASE("layers of fewer than most are outside the pool, two of them gathered ahead") {
+  Job job = job_of(kSmall);
+  job.profile.fsdp_double_buffer = true;
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 2048};
+  for (std::size_t i = 3; i < job.model.layers.size(); ++i) { job.model.layers[i].is_moe = true; }
+  Plan plan;
+  plan.zero = 3;
+  const FsdpBuffers buffers = buffers_of(job, plan);
+  const auto gathered = [&](std::size_t unit) {
+    return buffers.parameter_bytes(buffers.units[unit].gathered_forward) / (2 * kSmallLayer);
+  };
+  CHECK(gathered(1) == 3);
+  CHECK(gathered(3) == 1);
+  CHECK(gathered(4) == 0);
+}
+
 TEST_CASE("what a row of Megatron-FSDP says of its limit is the limit of the plan") {
   const auto formula = [](const Job& job, const Plan& plan) {
     const MemoryEstimate estimate = estimate_memory(job, plan);

@@ -9,7 +9,9 @@
 #include <unordered_map>
 
 #include "estimator/allocator/replay.h"
+#include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/torchtitan/compiled_layer.h"
+#include "tests/estimator/allocation_changes.h"
 #include "tests/estimator/llama_job.h"
 
 namespace shardplan::torchtitan {
@@ -74,6 +76,30 @@ TEST_CASE("a table's gradient is freed after its reduction has an output, a laye
   });
   CHECK(tables > 0);
   CHECK(tables + layers == reductions);
+}
+
+TEST_CASE("a bucket of DDP ends with the gradient that fills it") {
+  const std::vector<std::int64_t> gradients = {60, 50, 10, 200, 100, 5};
+  CHECK(rebuilt_buckets(gradients, 100) == std::vector<std::int64_t>{110, 210, 100, 5});
+  CHECK(rebuilt_buckets(gradients, 1000) == std::vector<std::int64_t>{425});
+}
+
+// One bucket for all gradients until the second forward begins.
+TEST_CASE("DDP makes one bucket, and several in its place in the second step") {
+  const Job job = job_of(3072, 24, 4, 2, 2048, 2);
+  Plan plan = sharded(2);
+  plan.dp_replicate = 2;
+  plan.zero = 0;
+  const PlanPieces whole = plan_pieces(job, plan);
+  const std::vector<AllocationEvent> events = timeline(job, plan, whole.stages.at(0));
+  const std::int64_t model = whole.stages.at(0).state.parameters;
+  const auto count = [&](std::int64_t bytes) {
+    return std::ranges::count(events, bytes, &AllocationEvent::bytes);
+  };
+  CHECK(count(4 * model) == 1);
+  const double played = static_cast<double>(largest_sum(events));
+  const double rows = static_cast<double>(whole.stages.at(0).peaks.peak_bytes);
+  CHECK(played / rows == doctest::Approx(1).epsilon(0.01));
 }
 
 TEST_CASE("a recomputed eager layer's forward allocates and frees as traced") {

@@ -39,6 +39,13 @@ Plan sharded(std::int64_t dp) {
   return plan;
 }
 
+Plan replicated(std::int64_t dp) {
+  Plan plan = sharded(dp);
+  plan.dp_replicate = dp;
+  plan.zero = 0;
+  return plan;
+}
+
 const Row& row_named(const StageMemory& stage, std::string_view name) {
   const auto row = std::ranges::find(stage.rows, name, &Row::name);
   REQUIRE(row != stage.rows.end());
@@ -50,6 +57,25 @@ std::int64_t peak_of(const Job& job, const Plan& plan) {
 }
 
 }  // namespace
+
+// Parameters, both moments and gradients in fp32 as on one GPU, under autocast, and buckets.
+TEST_CASE("DDP is one GPU and four bytes a parameter") {
+  const Job alone_job = job_1b(1, 4096, 1);
+  for (const std::int64_t gpus : {2, 8}) {
+    const Job job = job_1b(gpus, 4096, gpus);
+    for (const char* const policy : {"", "every_second_layer"}) {
+      Plan plan = replicated(gpus);
+      plan.recompute.policy = policy;
+      plan.recompute.granularity = plan.recompute.policy.empty() ? RecomputeGranularity::kNone
+                                                                 : RecomputeGranularity::kSelective;
+      Plan single = alone(1);
+      single.recompute = plan.recompute;
+      CHECK(peak_of(job, plan) == peak_of(alone_job, single) + 4 * kModel1b);
+    }
+  }
+  const StageMemory stage = estimate_memory(job_1b(8, 4096, 8), replicated(8)).stages.at(0);
+  CHECK(row_named(stage, "ddp.buckets").total_bytes() == 4 * kModel1b);
+}
 
 TEST_CASE("a root that holds both ends keeps the embedding and the last layer gathered") {
   const Job job = job_1b(8, 4096, 8);
@@ -393,6 +419,15 @@ TEST_CASE("what torchtitan does not do is refused by name") {
   CHECK(rule(job, plan) == "unsupported: zero");
   plan.zero = 0;
   CHECK(rule(job, plan) == "zero_3_needs_shards");
+  plan.dp_replicate = 8;
+  CHECK(rule(job, plan).empty());
+  plan.zero = 3;
+  CHECK(rule(job, plan) == "zero_3_needs_shards");
+  // models/llama3/infra/parallelize.py: a RuntimeError.
+  plan = replicated(4);
+  plan.tp = 2;
+  plan.sequence_parallel = true;
+  CHECK(rule(job, plan) == "ddp_needs_tp_1_and_pp_1");
   plan = sharded(4);
   plan.tp = 2;
   CHECK(rule(job, plan) == "sequence_parallel_follows_tp");

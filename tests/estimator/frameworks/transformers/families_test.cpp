@@ -158,6 +158,7 @@ TEST_CASE("adapters of experts hold the adapted weights until they are read in b
   }();
   const std::int64_t on_attention = saved_bytes(job, "adapters");
   job.adapters = adapters_on_all(8);
+  job.adapters.expert_targets = ExpertTargets::kFfnNames;
   const std::int64_t factors = 8 * (2 * 8 * (512 + 2 * 256) + 8 * (256 + 512));
   CHECK(saved_bytes(job, "adapters") == on_attention + 2 * 4 * factors);
   // Both weights and the factors of both in bf16; rows that the weights' gradients want.
@@ -165,6 +166,43 @@ TEST_CASE("adapters of experts hold the adapted weights until they are read in b
   const std::int64_t rows = 2 * kTokens * (kHidden + 256);
   CHECK(saved_bytes(job, "layer.ffn") >= frozen + 2 * 2 * (weights + factors));
   CHECK(saved_bytes(job, "layer.ffn") <= frozen + 2 * 2 * (weights + factors + rows));
+}
+
+std::int64_t elements_on(std::string_view family, const Adapters& adapters) {
+  Job job = with_experts(family);
+  job.adapters = adapters;
+  return huggingface::adapter_elements(job);
+}
+
+// Mixtures without an FFN beside their experts. Mixtral's have names of their own, w1, w2 and w3;
+// Qwen2's experts are left alone whatever is named.
+TEST_CASE("names of an FFN put adapters on experts, a list of linear layers does not") {
+  Adapters adapters = adapters_on_all(8);
+  const std::int64_t on_attention = 2 * 8 * (4 * 512 + 2 * 256 + 2 * 512);
+  for (const char* const family : {"olmoe", "qwen3_moe", "mixtral", "qwen2_moe", "glm4_moe"}) {
+    CAPTURE(family);
+    CHECK(elements_on(family, adapters) == on_attention);
+  }
+  adapters.expert_targets = ExpertTargets::kFfnNames;
+  const std::int64_t on_experts = 2 * 8 * (2 * 8 * (512 + 2 * 256) + 8 * (256 + 512));
+  CHECK(elements_on("olmoe", adapters) == on_attention + on_experts);
+  CHECK(elements_on("qwen3_moe", adapters) == on_attention + on_experts);
+  CHECK(elements_on("mixtral", adapters) == on_attention);
+  adapters.expert_targets = ExpertTargets::kAllLinear;
+  const std::int64_t on_routers = 2 * 8 * (512 + 8);
+  CHECK(elements_on("olmoe", adapters) == on_attention + on_experts + on_routers);
+  CHECK(elements_on("mixtral", adapters) == on_attention + on_experts + on_routers);
+  CHECK(elements_on("qwen2_moe", adapters) == on_attention);
+}
+
+TEST_CASE("what a play has of adapters is what is counted of them") {
+  for (const ExpertTargets targets :
+       {ExpertTargets::kNone, ExpertTargets::kFfnNames, ExpertTargets::kAllLinear}) {
+    Job job = with_experts("qwen3_moe");
+    job.adapters = adapters_on_all(8);
+    job.adapters.expert_targets = targets;
+    CHECK(saved_bytes(job, "adapters") == 4 * huggingface::adapter_elements(job));
+  }
 }
 
 TEST_CASE("weights of every family are those that its model counts") {

@@ -19,6 +19,15 @@ Job trainer_job() {
   return job;
 }
 
+void put_adapters_on_experts(Job& job) {
+  job.adapters.rank = 8;
+  job.adapters.targets.fill(true);
+  job.adapters.expert_targets = ExpertTargets::kFfnNames;
+  job.model.family = "olmoe";
+  job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+}
+
 }  // namespace
 
 TEST_CASE("transformers refuses by name what is not modelled") {
@@ -58,7 +67,13 @@ TEST_CASE("transformers refuses by name what is not modelled") {
           job.profile.fsdp_version = 1;
           plan.zero = 3;
         },
-        {"true with fsdp_version 1"}}},
+        {"true with fsdp_version 1"}},
+       {"unsupported: adapters_of_eager_experts",
+        [](Job& job, Plan&) {
+          put_adapters_on_experts(job);
+          job.profile.eager_experts = true;
+        },
+        {"eager_experts", "o_proj alone"}}},
       trainer_plan(0));
 }
 
@@ -89,11 +104,8 @@ TEST_CASE("transformers refuses what its libraries refuse") {
         {"k_proj and v_proj", "latent"}},
        {"adapters_of_experts_are_plain",
         [](Job& job, Plan&) {
-          job.adapters = adapters_on_all(8);
+          put_adapters_on_experts(job);
           job.adapters.dropout = 0.05;
-          job.model.family = "deepseek_v3";
-          job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256};
-          for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
         },
         {"dropout", "experts"}},
        {"quantized_weights_need_adapters",
