@@ -9,6 +9,7 @@
 #include "search/questions/advise.h"
 #include "tools/commands/command.h"
 #include "tools/commands/prediction.h"
+#include "tools/commands/why_oom_levels.h"
 #include "tools/from/oom_log.h"
 #include "tools/options/question.h"
 
@@ -22,11 +23,8 @@ struct RowMatch {
   std::int64_t bytes = 0;  // of the tensor
   bool by_segment = true;  // its segment prints as the message; false: only its own size does
   std::string born;
-  std::string moment;  // where in the step it is made
-  // What the estimate allocates there with the tensor: with the first of a list, and at most.
-  std::int64_t lowest_allocated_bytes = 0;
-  std::int64_t allocated_bytes = 0;
-  std::int64_t device_bytes = 0;  // the same with what lies outside the allocator
+  RowLevels levels;               // where in the step it fits the message best
+  std::int64_t device_bytes = 0;  // the highest of them with what lies outside the allocator
 };
 
 // The same failure on one or several ranks.
@@ -45,6 +43,7 @@ struct OomDiagnosis {
 struct PlanChange {
   std::string text;
   JudgedPlan judged;
+  std::vector<std::string> settings = {};  // of the first: in the framework's own files
 };
 
 struct WhyOomReport {

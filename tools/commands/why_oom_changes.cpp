@@ -5,6 +5,7 @@
 #include "search/space/resize.h"
 #include "tools/commands/advise.h"
 #include "tools/commands/why_oom.h"
+#include "tools/export/changed_settings.h"
 #include "tools/options/plan_words.h"
 
 namespace shardplan {
@@ -59,7 +60,8 @@ void find_more_gpus(WhyOomReport& report) {
   const auto fewest = std::ranges::min_element(
       result.singles, {}, [](const Advice& advice) { return advice.edits.front(); });
   if (fewest != result.singles.end()) {
-    report.changes.push_back({changed_options(question, fewest->changed), fewest->changed});
+    report.changes.push_back(
+        {.text = changed_options(question, fewest->changed), .judged = fewest->changed});
   }
 }
 
@@ -74,12 +76,20 @@ void find_changes(WhyOomReport& report, const Library& library) {
       result.singles_tried - result.singles_invalid + result.pairs_tried - result.pairs_invalid;
   for (const std::vector<Advice>* list : {&result.singles, &result.pairs}) {
     for (const Advice& advice : *list) {
-      report.changes.push_back({changed_options(question, advice.changed), advice.changed});
+      report.changes.push_back(
+          {.text = changed_options(question, advice.changed), .judged = advice.changed});
     }
   }
   std::ranges::stable_sort(report.changes, {},
                            [](const PlanChange& change) { return change.judged.time.total_s; });
   find_more_gpus(report);
+  if (!report.changes.empty()) {
+    PlanChange& first = report.changes.front();
+    Question changed = question;
+    changed.job = first.judged.job;
+    changed.plan = plan_with_stated_dp(question.plan, first.judged);
+    first.settings = changed_settings(report.options, question, changed, library);
+  }
 }
 
 }  // namespace shardplan

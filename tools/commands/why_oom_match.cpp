@@ -12,107 +12,81 @@
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/rank_grid.h"
 #include "tools/commands/why_oom.h"
+#include "tools/commands/why_oom_levels.h"
 #include "tools/report/text.h"
 
 namespace shardplan {
 namespace {
 
-// Names of moments by what is being done when a row is made; a row of the head belongs to the loss.
-std::vector<std::string_view> moments_of(const Row& row) {
-  const std::string_view born = row.born.name;
-  const bool is_head = row.name.starts_with("head.");
-  if (born.starts_with("forward")) {
-    return is_head ? std::vector<std::string_view>{"loss forward"}
-                   : std::vector<std::string_view>{"last warm-up forward", "recompute replay"};
-  }
-  if (born.starts_with("backward")) {
-    return is_head ? std::vector<std::string_view>{"loss backward"}
-                   : std::vector<std::string_view>{"first backward", "weight gradient"};
-  }
-  if (born.ends_with("optimizer_step")) {
-    return {"optimizer step"};
-  }
-  if (born == "gradient_reduction") {
-    return {"gradient reduction"};
-  }
-  if (born == "parameter_gather") {
-    return {"parameter gather"};
-  }
-  return {"start-up"};
-}
-
-const Moment& fullest_moment(const StageMemory& stage, const Row& row) {
-  const std::vector<std::string_view> names = moments_of(row);
-  const Moment* fullest = nullptr;
-  for (const Moment& moment : stage.moments) {
-    const bool is_one_of = std::ranges::find(names, moment.name) != names.end();
-    if (is_one_of && (fullest == nullptr || moment.allocated_bytes > fullest->allocated_bytes)) {
-      fullest = &moment;
-    }
-  }
-  return fullest == nullptr ? stage.moments.front() : *fullest;
-}
-
-// All rows that are made where that one is, as copies of weights are: one weight after the other.
-std::int64_t bytes_born_with(const StageMemory& stage, std::string_view born) {
-  std::int64_t bytes = 0;
-  for (const Row& row : stage.rows) {
-    bytes += row.in_allocator && row.born.name == born
-                 ? std::max(row.copies, std::int64_t{1}) * row.bytes
-                 : 0;
-  }
-  return bytes;
-}
-
-// Rows of one event stand in the order in which they are made.
-std::int64_t bytes_born_behind(const StageMemory& stage, const Row& row) {
-  std::int64_t bytes = 0;
-  bool is_behind = false;
-  for (const Row& other : stage.rows) {
-    bytes += is_behind && other.in_allocator && other.born.name == row.born.name ? other.bytes : 0;
-    is_behind = is_behind || &other == &row;
-  }
-  return bytes;
-}
-
-// What is allocated when the first and the last of the row's tensors are there.
-struct Levels {
-  std::int64_t lowest = 0;
-  std::int64_t highest = 0;
+// How far a place in the step is from what the message says, the best first.
+struct Nearness {
+  bool is_elsewhere = false;  // the traceback is in another part of the step
+  bool is_too_late = false;   // the run would have died earlier
+  std::int64_t beyond = 0;    // bytes from the range of levels, beyond what the model may err
+  std::int64_t width = 0;     // of the range: exact levels say more
+  std::int64_t distance = 0;  // bytes from its upper end
+  friend auto operator<=>(const Nearness&, const Nearness&) = default;
 };
 
-// The optimizer's state is made before what a step needs for itself.
-Levels levels_of(const StageMemory& stage, const Row& row, const Moment& moment) {
-  const std::string_view born = row.born.name;
-  if (moment.name == "start-up") {
-    return {0, moment.allocated_bytes};
+// What the allocator may hold, where the message says it: all that is free comes to it.
+std::optional<std::int64_t> allocator_limit(const OomEvent& event) {
+  if (!event.reserved) {
+    return std::nullopt;
   }
-  if (moment.name == "last warm-up forward") {
-    return {stage.state_bytes, moment.allocated_bytes};
-  }
-  if (moment.name != "optimizer step") {
-    const std::int64_t level =
-        moment.allocated_bytes - (moment.event == born ? bytes_born_behind(stage, row) : 0);
-    return {level, level};
-  }
-  const std::int64_t highest =
-      moment.allocated_bytes -
-      (born.starts_with("first ") ? bytes_born_with(stage, "optimizer_step") : 0);
-  return {highest - bytes_born_with(stage, born), highest};
+  const std::int64_t limit = event.reserved->middle() + (event.free ? event.free->middle() : 0);
+  return event.allowed ? std::min(limit, event.allowed->middle()) : limit;
 }
 
-RowMatch match_of(const StageMemory& stage, const Row& row, std::int64_t bytes, bool by_segment) {
-  const Moment& moment = fullest_moment(stage, row);
-  const Levels levels = levels_of(stage, row, moment);
+bool is_in_part(const std::string& moment, StepPart part) {
+  const bool is_backward = moment.ends_with("backward") || moment == "weight gradient" ||
+                           moment == "recompute replay" || moment == "gradient reduction";
+  switch (part) {
+    case StepPart::kForward: return moment == "last warm-up forward" || moment == "loss forward";
+    case StepPart::kLoss: return moment == "loss forward";
+    case StepPart::kBackward: return is_backward;
+    case StepPart::kOptimizer: return moment == "optimizer step" || moment == "gradient reduction";
+    case StepPart::kUnknown: return true;
+  }
+  return true;
+}
+
+Nearness nearness_of(const RowLevels& levels, const OomEvent& event) {
+  if (!event.allocated || !event.tried) {
+    return {};
+  }
+  const std::int64_t held = event.allocated->middle() + event.tried->middle();
+  const std::int64_t tolerance = std::max(held / 64, 64 * kMiB);
+  const std::int64_t outside =
+      std::max({levels.lowest - held, held - levels.highest, std::int64_t{0}});
+  const std::int64_t limit = std::max(held, allocator_limit(event).value_or(held));
+  return {.is_elsewhere = !is_in_part(levels.moment, event.part),
+          .is_too_late = levels.before > limit + tolerance,
+          .beyond = std::max(outside - tolerance, std::int64_t{0}),
+          .width = levels.highest - levels.lowest,
+          .distance = std::llabs(levels.highest - held)};
+}
+
+// Where in the step a row fits the message best. A step that the log reports is over.
+RowLevels nearest_levels(const StageMemory& stage, const Row& row, const Question& question,
+                         const OomEvent& event) {
+  std::vector<RowLevels> levels = levels_of(stage, row, question.job, question.plan);
+  if (event.last_step.value_or(0) > 0 && levels.size() > 1) {
+    std::erase_if(levels, [](const RowLevels& each) { return each.is_first; });
+  }
+  return *std::ranges::min_element(levels, {},
+                                   [&](const RowLevels& each) { return nearness_of(each, event); });
+}
+
+RowMatch match_of(const StageMemory& stage, const Row& row, const Question& question,
+                  const OomEvent& event, std::int64_t bytes, bool by_segment) {
+  const RowLevels levels = nearest_levels(stage, row, question, event);
   return {.stage = stage.pp_rank,
           .component = row.component,
           .row = row.name,
           .bytes = bytes,
           .by_segment = by_segment,
           .born = row.born.name,
-          .moment = moment.name,
-          .lowest_allocated_bytes = levels.lowest,
-          .allocated_bytes = levels.highest,
+          .levels = levels,
           .device_bytes = levels.highest + stage.outside_bytes};
 }
 
@@ -148,7 +122,7 @@ bool is_list_of_weights(const Question& question, const Row& row) {
   }
 }
 
-void match_weights(const Question& question, const StageMemory& stage, const PrintedBytes& tried,
+void match_weights(const Question& question, const StageMemory& stage, const OomEvent& event,
                    std::vector<RowMatch>& matches) {
   if (question.job.profile.memory_model == MemoryModel::kFujii2024) {
     return;
@@ -158,8 +132,8 @@ void match_weights(const Question& question, const StageMemory& stage, const Pri
     for (const Row& row : stage.rows) {
       const std::int64_t bytes = elements * bytes_of(row.dtype);
       if (is_list_of_weights(question, row) && row.elements > elements &&
-          tried.covers(segment_bytes(bytes))) {
-        matches.push_back(match_of(stage, row, bytes, true));
+          event.tried->covers(segment_bytes(bytes))) {
+        matches.push_back(match_of(stage, row, question, event, bytes, true));
         matches.back().row +=
             ", a weight of " + grouped(shape.rows) + " x " + grouped(shape.columns);
       }
@@ -189,14 +163,15 @@ bool may_be_of(const StageMemory& stage, const Row& row, std::string_view librar
          });
 }
 
-void match_rows(const StageMemory& stage, const OomEvent& event, OomDiagnosis& diagnosis) {
+void match_rows(const Question& question, const StageMemory& stage, OomDiagnosis& diagnosis) {
+  const OomEvent& event = diagnosis.event;
   for (const Row& row : stage.rows) {
     if (row.bytes == 0 || row.in_allocator != event.tried.has_value()) {
       continue;
     }
     if (!event.tried) {
       if (may_be_of(stage, row, event.outside)) {
-        diagnosis.matches.push_back(match_of(stage, row, row.bytes, false));
+        diagnosis.matches.push_back(match_of(stage, row, question, event, row.bytes, false));
       }
       continue;
     }
@@ -204,7 +179,7 @@ void match_rows(const StageMemory& stage, const OomEvent& event, OomDiagnosis& d
     if (by_segment && is_shared_segment(*event.tried)) {
       ++diagnosis.small_rows;
     } else if (by_segment || event.tried->covers(row.bytes)) {
-      diagnosis.matches.push_back(match_of(stage, row, row.bytes, by_segment));
+      diagnosis.matches.push_back(match_of(stage, row, question, event, row.bytes, by_segment));
     }
   }
 }
@@ -231,25 +206,16 @@ void match_event(OomDiagnosis& diagnosis, const Question& question) {
   }
   for (const std::int64_t stage : diagnosis.stages) {
     const StageMemory& estimate = diagnosis.memory.stages.at(static_cast<std::size_t>(stage));
-    match_rows(estimate, event, diagnosis);
+    match_rows(question, estimate, diagnosis);
     if (event.tried && !is_shared_segment(*event.tried)) {
-      match_weights(question, estimate, *event.tried, diagnosis.matches);
+      match_weights(question, estimate, event, diagnosis.matches);
     }
   }
-  // The message tells how much was allocated when this tensor did not fit any more.
-  const std::int64_t held = event.allocated && event.tried
-                                ? event.allocated->middle() + event.tried->middle()
-                                : std::int64_t{0};
-  const auto distance = [held](const RowMatch& match) {
-    return std::pair(std::max({match.lowest_allocated_bytes - held, held - match.allocated_bytes,
-                               std::int64_t{0}}),
-                     std::llabs(match.allocated_bytes - held));
-  };
   std::ranges::stable_sort(diagnosis.matches, [&](const RowMatch& one, const RowMatch& other) {
-    if (held == 0) {
+    if (!event.allocated) {
       return one.device_bytes > other.device_bytes;
     }
-    return distance(one) < distance(other);
+    return nearness_of(one.levels, event) < nearness_of(other.levels, event);
   });
 }
 

@@ -77,7 +77,27 @@ std::string model_name(const Options& options, const Question& question, const L
   return std::ranges::find(shipped, name) == shipped.end() ? "" : name;
 }
 
-// The model's file with what the user set in it.
+std::vector<std::string> names_of_files(const ExportedRun& run) {
+  std::vector<std::string> names;
+  names.reserve(run.files.size());
+  for (const ExportedFile& file : run.files) { names.push_back(file.name); }
+  return names;
+}
+
+// One framework's way to write a plan down.
+struct Writer {
+  MemoryModel framework;
+  std::vector<ExportedFile> (*files)(const ExportRequest& request);
+};
+constexpr std::array kWriters = std::to_array<Writer>({
+    {.framework = MemoryModel::kMegatron, .files = megatron_files},
+    {.framework = MemoryModel::kTransformers, .files = accelerate_files},
+    {.framework = MemoryModel::kDeepspeed, .files = deepspeed_files},
+    {.framework = MemoryModel::kTorchtitan, .files = torchtitan_files},
+});
+
+}  // namespace
+
 ExportedModel exported_model(const Options& options, const Question& question,
                              const Library& library) {
   const std::string name = model_name(options, question, library);
@@ -100,27 +120,6 @@ ExportedModel exported_model(const Options& options, const Question& question,
   return {.published = is_published && !is_changed ? name : "",
           .config = std::move(file.config.json)};
 }
-
-std::vector<std::string> names_of_files(const ExportedRun& run) {
-  std::vector<std::string> names;
-  names.reserve(run.files.size());
-  for (const ExportedFile& file : run.files) { names.push_back(file.name); }
-  return names;
-}
-
-// One framework's way to write a plan down.
-struct Writer {
-  MemoryModel framework;
-  std::vector<ExportedFile> (*files)(const ExportRequest& request);
-};
-constexpr std::array kWriters = std::to_array<Writer>({
-    {.framework = MemoryModel::kMegatron, .files = megatron_files},
-    {.framework = MemoryModel::kTransformers, .files = accelerate_files},
-    {.framework = MemoryModel::kDeepspeed, .files = deepspeed_files},
-    {.framework = MemoryModel::kTorchtitan, .files = torchtitan_files},
-});
-
-}  // namespace
 
 ExportedRun exported_run(const ExportRequest& request, const Options& options) {
   if (has_own_file(request)) {

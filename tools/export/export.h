@@ -20,6 +20,10 @@ struct ExportedRun {
 // cluster.
 ExportedRun exported_run(const ExportRequest& request, const Options& options);
 
+// The model's file with what the user set in it; empty where the run has sizes of its own.
+ExportedModel exported_model(const Options& options, const Question& question,
+                             const Library& library);
+
 // Writes the files to the folder, complete or not at all, once they were read back with the same
 // prediction. InputError where the framework cannot express the plan.
 ExportedRun write_run(const ExportRequest& request, const Options& options,

@@ -10,9 +10,27 @@
 namespace shardplan {
 namespace {
 
+// "  1%|   | 3/300 [00:02<": tqdm's bar of transformers' Trainer, which has no title as others
+// have.
+std::optional<std::int64_t> step_of_bar(std::string_view line) {
+  const std::size_t begin = line.find_first_not_of(" \r");
+  const std::size_t percent = line.find("%|");
+  const std::size_t count = line.find("| ", percent == std::string_view::npos ? 0 : percent + 2);
+  if (begin == std::string_view::npos || percent == std::string_view::npos ||
+      count == std::string_view::npos ||
+      line.substr(begin, percent - begin).find_first_not_of("0123456789") !=
+          std::string_view::npos) {
+    return std::nullopt;
+  }
+  return next_integer(line.substr(count + 2));
+}
+
 // " iteration        3/     100 |" (Megatron), "step:  3  loss:" (torchtitan), "iteration: 3 / 100"
 // (nanotron), "step=3" and the like.
 std::optional<std::int64_t> step_in(std::string_view line) {
+  if (const std::optional<std::int64_t> step = step_of_bar(line)) {
+    return step;
+  }
   for (const std::string_view words : {"iteration:", "iteration ", "step:", "step=", "steps:"}) {
     const std::size_t found = line.find(words);
     if (found == std::string_view::npos) {
@@ -26,6 +44,36 @@ std::optional<std::int64_t> step_in(std::string_view line) {
     }
   }
   return std::nullopt;
+}
+
+// '  File "/.../torch/optim/adam.py", line 182, in _init_group': what such a call takes part in. Of
+// the calls of a traceback the later in this list says more, but for a forward pass within the
+// backward.
+StepPart part_of_call(std::string_view line) {
+  constexpr std::string_view kFile = "File \"";
+  constexpr std::string_view kName = ", in ";
+  const std::size_t file_at = line.find(kFile);
+  const std::size_t name_at = line.rfind(kName);
+  if (file_at == std::string_view::npos || name_at == std::string_view::npos || name_at < file_at) {
+    return StepPart::kUnknown;
+  }
+  const std::string_view file = line.substr(file_at + kFile.size(), name_at - file_at);
+  const std::string_view name = line.substr(name_at + kName.size());
+  const auto lies_in = [file](std::string_view part) {
+    return file.find(part) != std::string_view::npos;
+  };
+  if (name.starts_with("_engine_run_backward") || lies_in("torch/autograd/__init__.py")) {
+    return StepPart::kBackward;
+  }
+  if (lies_in("torch/optim/") || lies_in("bitsandbytes/optim/") ||
+      name.starts_with("optimizer_step")) {
+    return StepPart::kOptimizer;
+  }
+  if (name.find("cross_entropy") != std::string_view::npos ||
+      name.find("Loss") != std::string_view::npos) {
+    return StepPart::kLoss;
+  }
+  return name.starts_with("forward") ? StepPart::kForward : StepPart::kUnknown;
 }
 
 // c10/cuda/CUDACachingAllocator.cpp, NativeCachingAllocator::allocate: no GPU is asked.
@@ -101,6 +149,7 @@ OomEvent allocator_event(std::string_view before, std::string_view message) {
   event.free = event.free ? event.free : size_before(message, " free;");
   event.process = size_after(message, "this process has ");
   add_other_processes(event, message);
+  event.allowed = size_before(message, " allowed;");
   event.allocated = size_after(message, "Of the allocated memory ");
   event.allocated = event.allocated ? event.allocated : size_before(message, " already allocated");
   event.reserved = size_before(message, " reserved in total");
@@ -143,7 +192,7 @@ void add_event(std::vector<OomEvent>& events, OomEvent event) {
 
 // Processes write to one log: a line may hold several messages.
 void add_allocator_events(std::vector<OomEvent>& events, std::string_view line, std::int64_t number,
-                          std::optional<std::int64_t> step) {
+                          std::optional<std::int64_t> step, StepPart part) {
   std::size_t start = 0;
   for (FoundWords found = find_words(line, kTried); found;) {
     const FoundWords next = find_words(line, kTried, found.end);
@@ -151,6 +200,7 @@ void add_allocator_events(std::vector<OomEvent>& events, std::string_view line, 
                                      line.substr(found.end, next.begin - found.end));
     event.line = number;
     event.last_step = step;
+    event.part = part;
     if (event.tried) {
       add_event(events, std::move(event));
     }
@@ -178,19 +228,31 @@ void add_outside_event(std::vector<OomEvent>& events, std::string_view line, std
 }  // namespace
 
 std::optional<std::int64_t> OomEvent::usable_bytes() const {
-  return capacity ? std::optional(std::max<std::int64_t>(capacity->middle() - others_bytes, 0))
-                  : std::nullopt;
+  if (!capacity) {
+    return std::nullopt;
+  }
+  const std::int64_t left = std::max<std::int64_t>(capacity->middle() - others_bytes, 0);
+  if (!allowed || !process || !reserved) {
+    return left;
+  }
+  const std::int64_t outside_allocator =
+      std::max<std::int64_t>(process->middle() - reserved->middle(), 0);
+  return std::min(left, allowed->middle() + outside_allocator);
 }
 
 OomLog read_oom_log(TextFile& log) {
   OomLog read;
   std::optional<std::int64_t> step;
+  StepPart part = StepPart::kUnknown;
   LogLines lines(log);
   for (std::string text; lines.next(text);) {
     const std::int64_t number = lines.number();
     text = whole_message(lines, text);
     const bool is_message = static_cast<bool>(find_words(text, kTried));
-    add_allocator_events(read.events, text, number, step);
+    part = text.find("Traceback (most recent call last)") == std::string::npos
+               ? std::max(part, part_of_call(text))
+               : StepPart::kUnknown;
+    add_allocator_events(read.events, text, number, step, part);
     if (!is_message) {
       add_outside_event(read.events, text, number, step);
     }

@@ -18,12 +18,16 @@
 
 namespace shardplan {
 
+// What the calls of a Python traceback were doing.
+enum class StepPart { kUnknown, kForward, kLoss, kBackward, kOptimizer };
+
 struct OomEvent {
   std::int64_t line = 0;                  // of the log, from 1
   std::int64_t repeats = 1;               // the same message again, as launchers do
   std::optional<std::int64_t> rank;       // from a prefix like [rank3]:
   std::optional<std::int64_t> gpu;        // index as the process sees it
   std::optional<std::int64_t> last_step;  // the last step that the log reports before it
+  StepPart part = StepPart::kUnknown;     // as the traceback above it tells
   std::optional<PrintedBytes> tried;      // absent: a failure outside the allocator
   std::string outside;                    // which: "NCCL", "cuBLAS", ...
   std::optional<PrintedBytes> capacity;
@@ -31,10 +35,11 @@ struct OomEvent {
   std::optional<PrintedBytes> process;    // all that this process holds, with context and NCCL
   std::int64_t num_others = 0;            // other processes on this GPU
   std::int64_t others_bytes = 0;          // that they hold
+  std::optional<PrintedBytes> allowed;    // to PyTorch, by set_per_process_memory_fraction
   std::optional<PrintedBytes> allocated;  // by PyTorch
   std::optional<PrintedBytes> reserved;   // by PyTorch: allocated and cached
 
-  // Of the GPU that failed, what other processes leave.
+  // Of the GPU that failed, what other processes leave, and what this one is allowed.
   std::optional<std::int64_t> usable_bytes() const;
 };
 

@@ -53,8 +53,8 @@ std::string match_table(const OomDiagnosis& diagnosis) {
   for (std::size_t i = 0; i < std::min(kShownMatches, diagnosis.matches.size()); ++i) {
     const RowMatch& match = diagnosis.matches[i];
     const bool reaches = match.device_bytes > diagnosis.capacity_bytes;
-    table.rows.push_back({match.stage, match.row, match.bytes, match.born, match.moment,
-                          gib(match.allocated_bytes), gib(match.device_bytes),
+    table.rows.push_back({match.stage, match.row, match.bytes, match.born, match.levels.moment,
+                          gib(match.levels.highest), gib(match.device_bytes),
                           std::string(reaches ? "exceeded" : "not reached")});
   }
   std::string text = table_text(table);
@@ -88,7 +88,7 @@ std::string change_table(const WhyOomReport& report) {
          ", each estimated at " + gib(capacity_of(report)) + " GiB (now " +
          fixed(report.prediction.time.total_s, 3) + " s a step); " +
          grouped(std::ssize(report.changes)) + " of " + grouped(report.changes_tried) + " tried\n" +
-         table_text(table);
+         table_text(table) + oom_settings(report);
 }
 
 Json json_of(const OomEvent& event) {
@@ -117,13 +117,24 @@ Json json_of(const RowMatch& match, std::int64_t capacity_bytes) {
           {"bytes", match.bytes},
           {"by_segment", match.by_segment},
           {"born", match.born},
-          {"moment", match.moment},
-          {"allocated", match.allocated_bytes},
+          {"moment", match.levels.moment},
+          {"allocated", match.levels.highest},
           {"device_used", match.device_bytes},
           {"exceeds_capacity", match.device_bytes > capacity_bytes}};
 }
 
 }  // namespace
+
+// The first change in the words of the run's own files; "" where the framework has none.
+std::string oom_settings(const WhyOomReport& report) {
+  std::string text;
+  if (!report.changes.empty()) {
+    for (const std::string& setting : report.changes.front().settings) {
+      text += (text.empty() ? "in its files: " : ", ") + setting;
+    }
+  }
+  return text.empty() ? text : text + "\n";
+}
 
 // "rank 0, 1 (stage 0), GPU 1, in the step after 12, tried to allocate 2.00 GiB"
 std::string oom_headline(const OomDiagnosis& diagnosis) {
@@ -292,8 +303,8 @@ std::string why_oom_csv(const WhyOomReport& report) {
       row.emplace_back(match.bytes);
       row.emplace_back(std::int64_t{match.by_segment ? 1 : 0});
       row.emplace_back(match.born);
-      row.emplace_back(match.moment);
-      row.emplace_back(match.allocated_bytes);
+      row.emplace_back(match.levels.moment);
+      row.emplace_back(match.levels.highest);
       row.emplace_back(match.device_bytes);
       row.emplace_back(std::int64_t{match.device_bytes > diagnosis.capacity_bytes ? 1 : 0});
       table.rows.push_back(std::move(row));
@@ -340,7 +351,8 @@ std::string why_oom_json(const WhyOomReport& report) {
                                {"verdict", name_of(judged.verdict)},
                                {"rule", rule_json(judged)},
                                {"device_used", worst.device_used_bytes},
-                               {"step_time_s", change.judged.time.total_s}});
+                               {"step_time_s", change.judged.time.total_s},
+                               {"settings", change.settings}});
   }
   return one_line_of(json);
 }

@@ -37,7 +37,7 @@ std::string match_rows(const Screen& screen, const OomDiagnosis& diagnosis) {
       break;
     }
     table.table.rows.push_back({match.row, gib(match.bytes), match.stage, gib(match.device_bytes),
-                                gib(diagnosis.capacity_bytes), match.moment});
+                                gib(diagnosis.capacity_bytes), match.levels.moment});
   }
   const std::int64_t more = std::ssize(diagnosis.matches) - std::ssize(table.table.rows);
   return screen_table(screen, table) +
@@ -70,7 +70,8 @@ std::string first_command(const WhyOomReport& report) {
     return "";
   }
   const std::string& words = report.changes.front().text;
-  return command_text(with_option_words(report.options, words.substr(0, words.find(" ("))), "estimate");
+  return command_text(with_option_words(report.options, words.substr(0, words.find(" ("))),
+                      "estimate");
 }
 
 // One row of what the log and the estimate say is held.
@@ -113,6 +114,7 @@ std::string why_oom_screen(const Screen& screen, const WhyOomReport& report) {
            2)});
   const std::size_t table_at = blocks.size();
   blocks.push_back({kMustStand, ""});
+  blocks.push_back({75, rewrapped(screen, oom_settings(report), 2)});
   if (const std::string command = first_command(report); !command.empty()) {
     blocks.push_back({5, "\n"});
     blocks.push_back({80, command_rows(screen, command)});

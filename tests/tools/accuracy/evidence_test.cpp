@@ -100,7 +100,7 @@ TEST_CASE("what no run covers is named, features and sizes") {
   plan.zero = 1;
   plan.recompute = {.granularity = RecomputeGranularity::kFull};
   const Evidence found = evidence(job, plan, library);
-  CHECK(found.num_runs == 43 + 63 + 11 + 14 + 18 + 15 + 5 + 3 + 8 + 15 + 15 + 29 + 11 + 14);
+  CHECK(found.num_runs == 43 + 63 + 11 + 14 + 18 + 15 + 5 + 3 + 8 + 15 + 15 + 29 + 11 + 14 + 10);
   CHECK_FALSE(is_among(found.uncovered, "recompute full/uniform"));
   CHECK(is_among(found.uncovered, "GPU A100-SXM-80GB"));
   CHECK_FALSE(is_among(found.uncovered, "tp > 1"));

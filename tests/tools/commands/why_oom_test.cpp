@@ -658,6 +658,65 @@ TEST_CASE("how much was allocated tells which of several rows of one size was as
   }
 }
 
+// Runs that died on an H200 under a limit (torch.cuda.set_per_process_memory_fraction): while
+// Megatron-core copies weights to fp32; in the first microbatch of torchtitan, before there are
+// gradients; in the Trainer's second step, where the traceback tells backward from forward.
+TEST_CASE("what is not there yet and what the traceback is doing tell rows of one size apart") {
+  const std::string small =
+      R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,)"
+      R"( "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4,)"
+      R"( "vocab_size": 32000, "tie_word_embeddings": false})";
+  const std::string tied =
+      R"({"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072,)"
+      R"( "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 8,)"
+      R"( "head_dim": 128, "vocab_size": 65536, "tie_word_embeddings": true})";
+  const std::string reentrant =
+      R"("framework": "transformers", "training": {"sequence_length": 1024, "micro_batch": 4,)"
+      R"( "num_microbatches": 2}, "plan": {"recompute": {"granularity": "full"}}, "options":)"
+      R"( {"reentrant_checkpoint": true})";
+  const std::string traceback = "Traceback (most recent call last):\n";
+  struct Death {
+    std::string model, run, above, tried, allocated, row;
+  };
+  for (const Death& death : std::vector<Death>{
+           {small,
+            R"("framework": "megatron", "training": {"sequence_length": 2048, "micro_batch": 2,)"
+            R"( "num_microbatches": 2}, "plan": {"zero": 1, "recompute": {"granularity": "full",)"
+            R"( "method": "block", "num_layers": 6}}, "options": {"attention_backend": "local",)"
+            R"( "fused_optimizer": false, "gradient_accumulation_fusion": false})",
+            "", "44.00 MiB", "5.89 GiB", "optimizer.dense.master, a weight of 2,048 x 5,632"},
+           {R"("qwen3-0.6b")",
+            R"("framework": "torchtitan", "training": {"sequence_length": 2048, "micro_batch": 1,)"
+            R"( "num_microbatches": 2}, "plan": {"recompute": {"granularity": "selective",)"
+            R"( "policy": "every_second_matmul"}})",
+            "", "1.16 GiB", "5.16 GiB", "head.loss.fp32_logits"},
+           {tied, reentrant,
+            " 17%|#7  | 1/6 [00:02<00:14,  2.92s/it]\n" + traceback +
+                "  File \"/torch/autograd/graph.py\", line 869, in _engine_run_backward\n",
+            "1024.00 MiB", "4.00 GiB", "head.logits_gradients"},
+           {tied, reentrant,
+            " 17%|#7  | 1/6 [00:02<00:14,  2.92s/it]\n" + traceback +
+                "  File \"/torch/nn/functional.py\", line 3504, in cross_entropy\n",
+            "1024.00 MiB", "4.00 GiB", "head.logits"}}) {
+    CAPTURE(death.row);
+    const TemporaryDirectory directory;
+    const std::string log = directory.path() + "/run.log";
+    const std::string cases = directory.path() + "/case.jsonl";
+    write_file(log, death.above + "CUDA out of memory. Tried to allocate " + death.tried +
+                        ". GPU 0 has a total capacity of 139.80 GiB. 6.19 GiB allowed; Of the "
+                        "allocated memory " +
+                        death.allocated + " is allocated by PyTorch\n");
+    write_file(cases, R"({"schema": 1, "id": "a", "cluster": "1x1-h200", "model": )" + death.model +
+                          ", " + death.run + "}\n");
+    const ProgramRun run = run_in_full({"why-oom", log, "--case", cases, "--format", "json"});
+    REQUIRE(run.exit_code == 0);
+    const std::string row = "\"row\":\"";
+    const std::size_t first = run.out.find(row);
+    REQUIRE(first != std::string::npos);
+    CHECK(run.out.substr(first + row.size()).starts_with(death.row + "\""));
+  }
+}
+
 TEST_CASE("every message is held against the capacity of its own GPU") {
   const std::string small =
       "[rank0]: RuntimeError: CUDA out of memory. Tried to allocate 1.75 GiB (GPU 0; 10.76 GiB "
