@@ -153,11 +153,12 @@ RowLevels in_step(const StageMemory& stage, const Row& row, const Moment& moment
   RowLevels levels = {.moment = moment.name, .is_first = is_first};
   levels.highest = moment.allocated_bytes - missing;
   levels.lowest = levels.highest;
+  levels.behind = bytes_born_behind(stage, row);
   if (moment.name == "last warm-up forward") {
     levels.lowest = stage.state_bytes - missing;
     return levels;
   }
-  levels.highest -= moment.event == row.born.name ? bytes_born_behind(stage, row) : 0;
+  levels.highest -= moment.event == row.born.name ? levels.behind : 0;
   const bool is_of_head = row.name.starts_with("head.");
   levels.lowest = levels.highest - (is_of_head ? all_bytes(row) - row.bytes : 0);
   return levels;

@@ -16,6 +16,7 @@ struct RowLevels {
   bool is_first = false;     // step 1, in which state that it makes is not there yet
   std::int64_t lowest = 0;   // with the first of the row's tensors, bytes
   std::int64_t highest = 0;  // and with the last
+  std::int64_t behind = 0;   // bytes of rows that the same event makes later
   std::int64_t before = 0;   // the most that the run has allocated earlier, and survived
 };
 

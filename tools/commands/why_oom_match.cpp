@@ -25,6 +25,7 @@ struct Nearness {
   std::int64_t beyond = 0;    // bytes from the range of levels, beyond what the model may err
   std::int64_t width = 0;     // of the range: exact levels say more
   std::int64_t distance = 0;  // bytes from its upper end
+  std::int64_t behind = 0;    // bytes of rows made right behind it, when there is most
   friend auto operator<=>(const Nearness&, const Nearness&) = default;
 };
 
@@ -41,7 +42,7 @@ bool is_in_part(const std::string& moment, StepPart part) {
   const bool is_backward = moment.ends_with("backward") || moment == "weight gradient" ||
                            moment == "recompute replay" || moment == "gradient reduction";
   switch (part) {
-    case StepPart::kForward: return moment == "last warm-up forward" || moment == "loss forward";
+    case StepPart::kForward: return moment.ends_with("forward") || moment == "recompute replay";
     case StepPart::kLoss: return moment == "loss forward";
     case StepPart::kBackward: return is_backward;
     case StepPart::kOptimizer: return moment == "optimizer step" || moment == "gradient reduction";
@@ -63,7 +64,8 @@ Nearness nearness_of(const RowLevels& levels, const OomEvent& event) {
           .is_too_late = levels.before > limit + tolerance,
           .beyond = std::max(outside - tolerance, std::int64_t{0}),
           .width = levels.highest - levels.lowest,
-          .distance = std::llabs(levels.highest - held)};
+          .distance = std::llabs(levels.highest - held),
+          .behind = levels.behind};
 }
 
 // Where in the step a row fits the message best. A step that the log reports is over.

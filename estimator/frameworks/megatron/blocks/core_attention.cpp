@@ -87,16 +87,19 @@ void add_causal_mask(MegatronBlock& block) {
                     "s*s: saved by masked_fill_");
 }
 
-// Tensors of all pairs while the softmax is differentiated. PyTorch's kernel holds the gradients of
-// its output and of its input and their product (aten/src/ATen/native/cuda/SoftMax.cu,
-// softmax_backward_cuda_out); the fused ones write over the gradient.
-std::int64_t softmax_gradients(const MegatronBlock& block) {
-  constexpr std::int64_t kOfTorch = 3;
-  return is_softmax_fused(block) ? 1 : kOfTorch;
+// PyTorch's kernel holds the gradients of its output and of its input and their product
+// (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out); the fused ones write over the
+// gradient.
+void add_softmax_backward(MegatronBlock& block, std::int64_t pairs, DType dtype) {
+  for (const std::string_view name : {"attention.probability_gradients",
+                                      "attention.softmax_products", "attention.score_gradients"}) {
+    block.rows.use(name, pairs, dtype, Step::kBackwardAttention, Step::kBackwardAttention,
+                   "a*s*T/t: while PyTorch's softmax is differentiated");
+  }
 }
 
 // FusedScaleMaskSoftmax.forward_torch_softmax: scores in fp32, scaled to a tensor of their own; the
-// mask is filled in place, and softmax saves its output, which is cast back. Each has a gradient.
+// mask is filled in place, and softmax saves its output, which is cast back.
 void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
   if (!has_fp32_softmax(block)) {
     return;
@@ -109,9 +112,6 @@ void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
                     "a*s*T/t: saved by softmax in fp32");
   block.rows.use("attention.fp32_scores", pairs, DType::kFp32, Step::kForwardAttention,
                  Step::kForwardAttention, "a*s*T/t: scaled and masked");
-  block.rows.use("attention.fp32_gradients", softmax_gradients(block) * pairs, DType::kFp32,
-                 Step::kBackwardAttention, Step::kBackwardAttention,
-                 "3*a*s*T/t: of the output of softmax and of its input, and a product");
 }
 
 // UnfusedDotProductAttention, and core's DotProductAttention: the products' function holds the
@@ -143,10 +143,13 @@ void add_probabilities(MegatronBlock& block) {
   keep("attention.expanded_key_values",
        repeats_key_values(block) ? 2 * s.tokens * s.query_width : 0, s.dtype,
        "2*a*d*T/t: keys and values repeated for every query head");
-  const std::int64_t gradients = std::max<std::int64_t>(drops ? 2 : 1, softmax_gradients(block));
-  rows.use("attention.probability_gradients", has_fp32_softmax(block) ? 0 : gradients * pairs,
-           s.dtype, Step::kBackwardAttention, Step::kBackwardAttention,
-           "a*s*T/t: behind and before dropout, or those of PyTorch's softmax");
+  if (is_softmax_fused(block)) {
+    rows.use("attention.probability_gradients", (drops ? 2 : 1) * pairs, s.dtype,
+             Step::kBackwardAttention, Step::kBackwardAttention,
+             "a*s*T/t: gradients behind and before dropout; softmax works in place");
+  } else {
+    add_softmax_backward(block, pairs, has_fp32_softmax(block) ? DType::kFp32 : s.dtype);
+  }
   rows.use("attention.context", s.tokens * attention_widths(block).output, s.dtype,
            Step::kForwardAttention, Step::kForwardAttention,
            "a*d*T/t: by heads, before it is copied to sequence first");

@@ -6,7 +6,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "estimator/allocator/replay.h"
 #include "estimator/frameworks/pieces/data_parallel.h"
@@ -149,18 +148,6 @@ TEST_CASE("a compiled layer's forward that saves allocates and frees as traced")
       statistics, h,      h, k,   k, 2 * h,      2 * k, 2 * h, -2 * h, 2 * k, -2 * h,
       -2 * k,     -2 * k, h, lse, h, statistics, h,     f,     f,      f,     h};
   CHECK(changes_of(tape.take_events()) == traced);
-}
-
-std::int64_t largest_sum(const std::vector<AllocationEvent>& events) {
-  std::unordered_map<std::int64_t, std::int64_t> live;
-  std::int64_t bytes = 0;
-  std::int64_t largest = 0;
-  for (const AllocationEvent& event : events) {
-    bytes += event.bytes > 0 ? event.bytes : -live.at(event.id);
-    live[event.id] = event.bytes;
-    largest = std::max(largest, bytes);
-  }
-  return largest;
 }
 
 // With as many microbatches as stages a chunk's backward is over before another's begins: its
