@@ -79,8 +79,8 @@ std::string stopped_words(const SearchResult& result) {
              : "stopped; the best of " + grouped(result.plans_priced) + " plans priced so far:\n";
 }
 
-// --export of the first plan.
-void export_first(const Options& options, const SearchReport& report, const Library& library) {
+// --export of the first plan, or of that of --pick.
+void export_chosen(const Options& options, const SearchReport& report, const Library& library) {
   if (!given(options, "export")) {
     return;
   }
@@ -88,7 +88,7 @@ void export_first(const Options& options, const SearchReport& report, const Libr
     print_message("--export: nothing is written, no plan fits");
     return;
   }
-  const Plan& plan = report.result.top.front().plan;
+  const Plan& plan = report.chosen().plan;
   Question question;
   question.job = report.job;
   question.plan = plan;
@@ -165,7 +165,7 @@ ExitCode run_search(const Arguments& arguments) {
   complete(report, question, options, library, *prices);
   const SearchExtras extras =
       search_extras(options, report.job, question.space, report.options, report.result);
-  export_first(options, report, library);
+  export_chosen(options, report, library);
   progress.reset();
   interrupt.reset();
   output.write(render(report, extras, options, screen_for(options, output)));

@@ -154,18 +154,22 @@ TEST_CASE("an export replaces nobody's files") {
   CHECK(folder.text("launch.sh") == "mine\n");
 }
 
-TEST_CASE("a search exports its first plan, and the script asks the same question") {
-  const Folder folder;
+TEST_CASE("a search exports its first plan, or the one of --pick") {
   const Words question = {"search",    "--model",        "llama3-8b",
                           "--cluster", "1x8-h100",       "--sequence-length",
                           "8k",        "--global-batch", "64"};
-  const JsonValue search = json_of(
-      run_shardplan(with_options(question, "--top 1 --format json --export " + folder.path())));
-  const JsonValue& first = at(search, "top").items.front();
-  const JsonValue estimate =
-      json_of(run_shardplan({"estimate", "--from", folder.path() + "/launch.sh", "--cluster",
-                             "1x8-h100", "--format", "json"}));
-  CHECK(at(at(estimate, "predicted"), "step_time_s").real == at(first, "step_time_s").real);
+  for (const std::size_t rank : {1, 3}) {
+    CAPTURE(rank);
+    const Folder folder;
+    const JsonValue search = json_of(run_shardplan(with_options(
+        question,
+        "--top 3 --format json --pick " + std::to_string(rank) + " --export " + folder.path())));
+    const JsonValue& plan = at(search, "top").items.at(rank - 1);
+    const JsonValue estimate =
+        json_of(run_shardplan({"estimate", "--from", folder.path() + "/launch.sh", "--cluster",
+                               "1x8-h100", "--format", "json"}));
+    CHECK(at(at(estimate, "predicted"), "step_time_s").real == at(plan, "step_time_s").real);
+  }
 }
 
 }  // namespace shardplan
