@@ -145,7 +145,9 @@ void RandomJobs::tune(Job& job) {
   }
   job.adapters.rank = pick({8, 16, 64});
   for (bool& target : job.adapters.targets) { target = chance(0.7); }
-  job.adapters.expert_targets = static_cast<ExpertTargets>(pick({0, 0, 1, 2}));
+  if (job.model.has_moe_layers()) {
+    job.adapters.expert_targets = static_cast<ExpertTargets>(pick({0, 0, 1, 2}));
+  }
   job.adapters.dropout = chance(0.3) ? 0.05 : 0;
   job.quantized = {.kind = static_cast<Quantization>(pick({0, 0, 1, 2, 3})),
                    .is_double = chance(0.5)};

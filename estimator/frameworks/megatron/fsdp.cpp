@@ -37,7 +37,7 @@ std::int64_t queue_capacity(const Job& job, const Plan& plan, const PlacedChunk&
 class RoomForLayers {
  public:
   explicit RoomForLayers(const PlacedChunk& chunk) : chunk_(chunk) {}
-  // Of the layer itself those of no pool do not count.
+  // Of the layer that asks; outside the pool it takes no room.
   void begin(std::size_t bucket) {
     if (chunk_.is_of_pool(bucket)) {
       take(bucket);
@@ -84,7 +84,7 @@ BucketRange gathered_backward(const PlacedChunk& chunk, BucketRange layer, std::
   return layer;
 }
 
-// The newest of a queue that double buffers let stand beside a bucket which is to be written.
+// Where a queue ends, newest first, that double buffers let stand beside a bucket to be written.
 std::size_t last_beside(const PlacedChunk& chunk, BucketRange queue, std::size_t bucket) {
   RoomForLayers room = room_beside(chunk, {bucket, bucket + 1});
   std::size_t last = queue.first;

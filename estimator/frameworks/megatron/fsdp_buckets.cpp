@@ -206,7 +206,9 @@ std::vector<BucketRange> ranges_of_layers(const PlacedChunk& chunk) {
 }
 
 bool are_alike(const PlacedChunk& chunk, BucketRange one, BucketRange other) {
-  const auto bucket = [&](std::size_t i) { return chunk.buckets.begin() + std::ptrdiff_t(i); };
+  const auto bucket = [&](std::size_t i) {
+    return chunk.buckets.begin() + static_cast<std::ptrdiff_t>(i);
+  };
   return std::ranges::equal(bucket(one.first), bucket(one.last), bucket(other.first),
                             bucket(other.last), {}, &FsdpBucket::elements, &FsdpBucket::elements);
 }

@@ -164,8 +164,11 @@ constexpr ValidityRule kZeroFitsShards = {
     .explain =
         [](const Job& job, const Plan& plan) {
           const std::int64_t shards = shards_of(job, plan);
-          return "zero " + number_text(plan.zero) + " with dp * cp / dp_replicate " +
-                 number_text(shards) +
+          const std::string zero = "zero " + number_text(plan.zero);
+          if (job.cluster.world_size() == 1) {
+            return zero + " on 1 GPU; valid: zero 0";
+          }
+          return zero + " with dp * cp / dp_replicate " + number_text(shards) +
                  (shards == 1 ? "; valid: zero 0"
                               : "; valid: zero 3, or dp_replicate " +
                                     number_text(dp_of(job, plan)) + ", DDP");

@@ -103,6 +103,7 @@ TEST_CASE("TRL's adapters are of rank 16 on queries and values, in bf16 beside q
       read(TrainerProject::kTrl,
            {{"use_peft", "true"}, {"load_in_4bit", "true"}, {"lora_target_modules", "all-linear"}});
   expected.targets.fill(true);
+  expected.expert_targets = ExpertTargets::kAllLinear;
   expected.dtype = DType::kBf16;
   CHECK(quantized.job.adapters == expected);
   CHECK(quantized.job.quantized == QuantizedWeights{.kind = Quantization::kNf4});

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "data/read/case_line.h"
+#include "data/read/case_tuning.h"
 #include "tests/data/message_of.h"
 
 using namespace shardplan;
@@ -203,9 +204,13 @@ TEST_CASE("adapters and quantization are read strictly") {
   expected.targets.fill(true);
   CHECK(read_training(R"("adapters": {"rank": 8})").adapters == expected);
   CHECK(read_training(R"("adapters": {"rank": 8, "targets": "all"})").adapters == expected);
+  expected.expert_targets = ExpertTargets::kAllLinear;
+  CHECK(read_training(R"("adapters": {"rank": 8, "targets": "all-linear"})").adapters == expected);
+  CHECK(text_of(expected) == "rank 8 on all-linear, of fp32");
   expected = {.rank = 16, .dropout = 0.05, .decomposes_weights = true, .dtype = DType::kBf16};
   expected.targets.at(static_cast<std::size_t>(LinearLayer::kQuery)) = true;
   expected.targets.at(static_cast<std::size_t>(LinearLayer::kDown)) = true;
+  expected.expert_targets = ExpertTargets::kFfnNames;
   expected.trains_table = true;
   expected.trains_head = true;
   const Job job = read_training(

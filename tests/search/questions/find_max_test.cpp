@@ -148,6 +148,7 @@ TEST_CASE("a trainer's largest sequence and micro-batch fit, what is behind them
   Job job = llama_8b_job();
   job.profile = Library().profile("transformers").profile;
   job.cluster.memory_limit_bytes = 80 * kGiB;
+  job.sequence_length = 2048;
   for (const std::int64_t zero : {0, 3}) {
     Plan plan = {.zero = zero, .grad_dtype = job.profile.default_grad_dtype};
     job.adapters = {.rank = zero == 0 ? 16 : 0, .targets = {true, true, true, true}};

@@ -202,13 +202,12 @@ TEST_CASE("each profile's default space has the values that it models, its own d
   set_framework(job.profile, MemoryModel::kTorchtitan);
   CHECK(default_space(job).dp_replicate == std::vector<std::int64_t>{1, 2, 4, 32});
 
-  // DDP, FSDP2 with and without gathering again, replicas of nodes, and Ulysses.
+  // DDP, FSDP2 with and without gathering again, and replicas of nodes.
   set_framework(job.profile, MemoryModel::kTransformers);
   const SearchSpace trainer = default_space(job);
   CHECK(trainer.zero == std::vector<std::int64_t>{3, 0, 2});
   CHECK(trainer.dp_replicate == std::vector<std::int64_t>{1, 4});
   CHECK(wide_space(job).dp_replicate == std::vector<std::int64_t>{1, 2, 4});
-  CHECK(trainer.cp_method == std::vector{CpMethod::kA2a});
   CHECK(trainer.recompute.size() == 2);
   CHECK(wide_space(job).offload == std::vector<Offload>{{}, {.optimizer = 1, .parameters = true}});
 
