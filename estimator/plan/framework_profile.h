@@ -241,7 +241,9 @@ struct FrameworkProfile {
   FrameworkLayout layout = {.cuts_fused_qkv_evenly = true,  // that row's
                             .reduces_whole_experts_as_dense = true,
                             .experts_vary_by_chance = true,
-                            .fuses_norms_into_linears = true};
+                            .fuses_norms_into_linears = true,
+                            .has_mixed_layers = true,
+                            .model_parts = kGptOssParts | kGatedDeltaParts};
   FrameworkChoices choices;                // that row's; a profile without a file has none
   std::shared_ptr<const HostTables> host;  // none: hosts launch in no time
 
