@@ -58,6 +58,11 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
        std::to_string(arguments.integer_or("--microbatch-group-size-per-virtual-pipeline-stage", 0,
                                            1, kMaxCount))},
   };
+  if (arguments.has("--quick-geglu")) {  // training/arguments.py: without biases it is not fused
+    const bool is_fused =
+        !arguments.has("--no-bias-gelu-fusion") && !arguments.has("--disable-bias-linear");
+    wanted.push_back({"swiglu", is_fused ? "fused" : "unfused"});
+  }
   if (arguments.has("--swiglu")) {
     wanted.push_back({"swiglu", arguments.has("--no-bias-swiglu-fusion") ? "unfused" : "fused"});
   }

@@ -101,6 +101,9 @@ void read_widths(const RunArguments& arguments, ModelSpec& model) {
                                                ", expected a multiple of --num-attention-heads " +
                                                std::to_string(model.num_heads));
   }
+  if (arguments.has("--quick-geglu") && arguments.has("--activation-func-clamp-value")) {
+    model.activation = Activation::kClampedSwiglu;
+  }
   model.head_dim = channels.value_or(model.hidden / model.num_heads);
   model.num_kv_heads = arguments.has("--group-query-attention")
                            ? arguments.integer_or("--num-query-groups", 1, 1, kMaxSize)
@@ -150,9 +153,12 @@ void read_positions(const RunArguments& arguments, ModelSpec& model) {
   }
 }
 
-// core/models/gpt/gpt_layer_specs.py: every n-th layer, or a list of 0 and 1.
+// Layers that an argument marks: the first and every n-th behind it with 1, every n-th with 0
+// (numbered from 1), or as a list of 0 and 1 says.
+enum class Marks { kFirstOfEach, kLastOfEachWith0 };
+
 std::vector<std::int64_t> layer_pattern(const RunArguments& arguments, const char* name,
-                                        std::int64_t num_layers, std::int64_t period_mark) {
+                                        std::int64_t num_layers, Marks marks) {
   const std::string text = arguments.text_or(name, "1");
   std::vector<std::int64_t> pattern;
   if (text.find('[') != std::string::npos) {
@@ -160,7 +166,8 @@ std::vector<std::int64_t> layer_pattern(const RunArguments& arguments, const cha
   } else {
     const std::int64_t period = arguments.integer_or(name, 1, 1, kMaxCount);
     for (std::int64_t i = 0; i < num_layers; ++i) {
-      pattern.push_back(i % period == 0 ? period_mark : 1 - period_mark);
+      pattern.push_back(marks == Marks::kFirstOfEach ? (i % period == 0 ? 1 : 0)
+                                                     : ((i + 1) % period == 0 ? 0 : 1));
     }
   }
   if (static_cast<std::int64_t>(pattern.size()) != num_layers) {
@@ -185,8 +192,11 @@ void read_experts(const RunArguments& arguments, ModelSpec& model) {
   moe.shared_ffn = arguments.integer_or("--moe-shared-expert-intermediate-size", 0, 0, kMaxSize);
   moe.shared_gate = arguments.has("--moe-shared-expert-gate");
   moe.router_bias = arguments.has("--moe-router-enable-expert-bias");
+  // core/transformer/moe/router.py and experts.py: add_bias_linear.
+  moe.biased_router = !arguments.has("--disable-bias-linear");
+  moe.biased_experts = moe.biased_router;
   const std::vector<std::int64_t> pattern =
-      layer_pattern(arguments, "--moe-layer-freq", model.num_layers(), 1);
+      layer_pattern(arguments, "--moe-layer-freq", model.num_layers(), Marks::kFirstOfEach);
   for (std::size_t i = 0; i < pattern.size(); ++i) { model.layers[i].is_moe = pattern[i] != 0; }
 }
 
@@ -218,23 +228,62 @@ void read_windows(const RunArguments& arguments, ModelSpec& model) {
   // core/transformer/utils.py is_layer_window_attention: an n-th layer is skipped.
   std::vector<std::int64_t> windowed(model.layers.size(), 1);
   if (arguments.has("--window-attn-skip-freq")) {
-    windowed = layer_pattern(arguments, "--window-attn-skip-freq", model.num_layers(), 0);
-    if (arguments.text_or("--window-attn-skip-freq", "").find('[') == std::string::npos) {
-      std::rotate(windowed.begin(), windowed.begin() + 1,
-                  windowed.end());  // layers are numbered from 1
-    }
+    windowed = layer_pattern(arguments, "--window-attn-skip-freq", model.num_layers(),
+                             Marks::kLastOfEachWith0);
   }
   for (std::size_t i = 0; i < windowed.size(); ++i) {
     model.layers[i].attention_window = windowed[i] != 0 ? window.front() + 1 : 0;
   }
 }
 
+// core/models/gpt/experimental_attention_variant_module_specs.py, get_linear_attention_pattern: all
+// but every n-th layer, or a list of 0 and 1; core/transformer/transformer_config.py has the sizes.
+void read_delta_nets(const RunArguments& arguments, ModelSpec& model) {
+  if (arguments.has("--attention-output-gate")) {
+    model.attention_gate = AttentionGate::kPerElement;
+  }
+  if (arguments.text_or("--experimental-attention-variant", "") != "gated_delta_net") {
+    return;
+  }
+  const char* const which = "--linear-attention-freq";
+  if (!arguments.has(which)) {
+    throw arguments.error(which, "found nothing, expected which layers are gated delta nets, as 4");
+  }
+  DeltaSpec& delta = model.delta;
+  delta.key_heads = arguments.integer_or("--linear-num-key-heads", 16, 1, kMaxCount);
+  delta.value_heads = arguments.integer_or("--linear-num-value-heads", 32, 1, kMaxCount);
+  delta.key_head_dim = arguments.integer_or("--linear-key-head-dim", 128, 1, kMaxSize);
+  delta.value_head_dim = arguments.integer_or("--linear-value-head-dim", 128, 1, kMaxSize);
+  delta.convolution = arguments.integer_or("--linear-conv-kernel-dim", 4, 1, kMaxSize);
+  const std::vector<std::int64_t> pattern =
+      layer_pattern(arguments, which, model.num_layers(), Marks::kLastOfEachWith0);
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    model.layers[i].mixer = pattern[i] != 0 ? MixerKind::kGatedDelta : MixerKind::kAttention;
+  }
+}
+
+// core/transformer/dot_product_attention.py: a trained score a head in every layer.
+void read_sinks(const RunArguments& arguments, ModelSpec& model) {
+  const bool has_sinks = arguments.text_or("--softmax-type", "vanilla") == "learnable";
+  for (LayerSpec& layer : model.layers) { layer.has_sinks = has_sinks; }
+}
+
 }  // namespace
 
 std::string why_refused(const RunArguments& arguments) {
+  const std::string softmax = arguments.text_or("--softmax-type", "vanilla");
+  if (softmax != "vanilla" && softmax != "learnable") {
+    return "unsupported: --softmax-type " + softmax + ": another softmax than vanilla or learnable";
+  }
   const std::string tokenizer = arguments.text_or("--tokenizer-type", "");
   if (tokenizer.starts_with("BertWordPiece") || tokenizer == "MultimodalTokenizer") {
     return "unsupported: --tokenizer-type " + tokenizer + ": another model than a GPT decoder";
+  }
+  const std::string variant =
+      arguments.text_or("--experimental-attention-variant", "gated_delta_net");
+  if (variant != "gated_delta_net") {
+    return "unsupported: --experimental-attention-variant " + variant +
+           ": an attention that is not counted; gated_delta_net is";
   }
   return arguments.first_refused();
 }
@@ -253,6 +302,8 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   read_positions(arguments, model);
   read_experts(arguments, model);
   read_windows(arguments, model);
+  read_sinks(arguments, model);
+  read_delta_nets(arguments, model);
   model.vocab = vocabulary(arguments, notes);
   model.tied_embeddings = !arguments.has("--untie-embeddings-and-output-weights");
   model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxMtpLayers);

@@ -1,6 +1,7 @@
 #include "estimator/answer/blocks.h"
 
 #include "estimator/frameworks/framework.h"
+#include "estimator/ledger/layer_blocks.h"
 
 namespace shardplan {
 
@@ -11,6 +12,8 @@ bool has_block(const Job& job, BlockKind kind) {
     case BlockKind::kSentOutput: return true;
     case BlockKind::kDenseLayer: return job.model.has_dense_layers();
     case BlockKind::kMoeLayer: return job.model.has_moe_layers();
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer: return has_layers(job, kind);
     case BlockKind::kMtp: return job.model.num_mtp_layers > 0;
     case BlockKind::kFirstLayer:
     case BlockKind::kFirstMoeLayer:

@@ -17,14 +17,18 @@
 namespace shardplan {
 
 // kSentOutput: what a chunk keeps of its output after sending it on, where a profile keeps it.
-// kFirstLayer, kLastLayer: layers at the ends of a chunk, kFirstMoeLayer: behind one without
-// experts, where a profile's buffers of neighbouring blocks make them differ from the rest.
+// kOtherLayer, kFurtherLayer: layers that differ from the first with, or without, experts by more
+// than these (layer_blocks.h). kFirstLayer, kLastLayer: layers at the ends of a chunk,
+// kFirstMoeLayer: behind one without experts, where a profile's buffers of neighbouring blocks make
+// them differ from the rest.
 enum class BlockKind {
   kEmbedding,
   kFirstLayer,
   kDenseLayer,
   kFirstMoeLayer,
   kMoeLayer,
+  kOtherLayer,
+  kFurtherLayer,
   kLastLayer,
   kMtp,
   kHead,
@@ -33,10 +37,12 @@ enum class BlockKind {
   kLoss,
   kSentOutput,
 };
-inline constexpr std::int64_t kNumBlockKinds = 12;
+inline constexpr std::int64_t kNumBlockKinds = 14;
 inline constexpr std::array<std::string_view, kNumBlockKinds> kBlockNames = {
-    "embedding", "layer.first", "layer.dense", "layer.first_moe", "layer.moe", "layer.last",
-    "mtp",       "head",        "logits",      "logits.cast",     "loss",      "sent_output"};
+    "embedding", "layer.first", "layer.dense",   "layer.first_moe",
+    "layer.moe", "layer.other", "layer.further", "layer.last",
+    "mtp",       "head",        "logits",        "logits.cast",
+    "loss",      "sent_output"};
 
 // Where a row lies in the dynamic arena of a profile that has one.
 enum class Place {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/plan/parameters.h"
+#include "estimator/ledger/layer_blocks.h"
 
 namespace shardplan {
 namespace {
@@ -39,11 +39,6 @@ void append(std::vector<Unit>& units, BlockKind kind, bool checkpointed) {
   units.push_back({.blocks = {block}, .checkpointed = checkpointed, .count = 1});
 }
 
-BlockKind kind_of(const Job& job, std::int64_t layer) {
-  return job.model.layers[static_cast<std::size_t>(layer)].is_moe ? BlockKind::kMoeLayer
-                                                                  : BlockKind::kDenseLayer;
-}
-
 // Megatron-LM core/transformer/transformer_block.py, _checkpointed_forward: `uniform` splits the
 // chunk into groups of num_layers, `block` recomputes its first num_layers layers one by one.
 struct RecomputeGroups {
@@ -65,7 +60,7 @@ RecomputeGroups recompute_groups(const Plan& plan, std::int64_t layers) {
 // Ends of a chunk are kinds of their own: of a pipeline those that meet its buffers, a first layer
 // and one without a head behind. Where every second layer is recomputed, layers count over all
 // chunks of the rank (torchtitan distributed/activation_checkpoint.py, _apply_layer_sac).
-void append_placed_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
+void append_placed_layers(std::vector<Unit>& units, const LayerBlocks& blocks, const Plan& plan,
                           const ModelChunk& chunk, std::int64_t layers_before) {
   const std::int64_t layers = chunk.num_layers;
   const bool is_pipelined = plan.pp > 1;
@@ -73,12 +68,12 @@ void append_placed_layers(std::vector<Unit>& units, const Job& job, const Plan& 
     const bool is_first = layer == 0 && (is_pipelined || layers > 1);
     const bool is_last = layer + 1 == layers && !(is_pipelined && chunk.has_head);
     const std::int64_t at = chunk.first_layer + layer;
-    const bool is_first_moe = at > 0 && kind_of(job, at) == BlockKind::kMoeLayer &&
-                              kind_of(job, at - 1) == BlockKind::kDenseLayer;
+    const bool is_first_moe = at > 0 && blocks.kind_of(at) == BlockKind::kMoeLayer &&
+                              blocks.kind_of(at - 1) == BlockKind::kDenseLayer;
     return is_first       ? BlockKind::kFirstLayer
            : is_last      ? BlockKind::kLastLayer
            : is_first_moe ? BlockKind::kFirstMoeLayer
-                          : kind_of(job, at);
+                          : blocks.kind_of(at);
   };
   const bool all = plan.recompute.granularity == RecomputeGranularity::kFull;
   const bool every_second = plan.recompute.policy == "every_second_layer";
@@ -87,30 +82,29 @@ void append_placed_layers(std::vector<Unit>& units, const Job& job, const Plan& 
   }
 }
 
-void append_layers(std::vector<Unit>& units, const Job& job, const Plan& plan,
+void append_layers(std::vector<Unit>& units, const LayerBlocks& blocks, const Plan& plan,
                    const ModelChunk& chunk) {
   const RecomputeGroups groups = recompute_groups(plan, chunk.num_layers);
   std::int64_t done = 0;
   for (; groups.group == 1 && done < groups.recomputed_layers; ++done) {
-    append(units, kind_of(job, chunk.first_layer + done), true);
+    append(units, blocks.kind_of(chunk.first_layer + done), true);
   }
   while (done < groups.recomputed_layers) {
     Unit unit{.blocks = {}, .checkpointed = true, .count = 1};
     const std::int64_t end = std::min(done + groups.group, groups.recomputed_layers);
-    for (; done < end; ++done) { append(unit.blocks, kind_of(job, chunk.first_layer + done)); }
+    for (; done < end; ++done) { append(unit.blocks, blocks.kind_of(chunk.first_layer + done)); }
     append(units, std::move(unit));
   }
   for (; done < chunk.num_layers; ++done) {
-    append(units, kind_of(job, chunk.first_layer + done), false);
+    append(units, blocks.kind_of(chunk.first_layer + done), false);
   }
 }
 
-ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chunk,
+ChunkLayout chunk_layout(const LayerBlocks& blocks, const Plan& plan, const ModelChunk& chunk,
                          const StageLayout& stage, bool stage_has_embedding) {
+  const Job& job = blocks.job();
   ChunkLayout layout;
-  // A framework without pieces for such layers is never asked about them.
-  const bool may_vary = job.profile.layout.model_parts != ModelParts{};
-  layout.first_layer = may_vary && layers_vary(job.model) ? chunk.first_layer : 0;
+  layout.first_layer = blocks.vary() ? chunk.first_layer : 0;
   const auto single = [&](BlockKind kind, std::int64_t count) {
     layout.units.push_back(
         {.blocks = {{.kind = kind, .count = 1}}, .checkpointed = false, .count = count});
@@ -119,9 +113,9 @@ ChunkLayout chunk_layout(const Job& job, const Plan& plan, const ModelChunk& chu
     single(BlockKind::kEmbedding, 1);
   }
   if (job.profile.layout.layers_differ_by_place) {
-    append_placed_layers(layout.units, job, plan, chunk, stage.num_layers);
+    append_placed_layers(layout.units, blocks, plan, chunk, stage.num_layers);
   } else {
-    append_layers(layout.units, job, plan, chunk);
+    append_layers(layout.units, blocks, plan, chunk);
   }
   if (chunk.has_head) {
     if (job.model.num_mtp_layers > 0) {
@@ -153,11 +147,12 @@ StageLayout stage_layout(const Job& job, const Plan& plan, const LayerPartition&
   StageLayout stage{.pp_rank = pp_rank, .num_layers = 0, .ends = {}, .chunks = {}};
   stage.chunks.resize(static_cast<std::size_t>(plan.vpp));
   const bool has_embedding = partition.chunks.front().pp_rank == pp_rank;
+  const LayerBlocks blocks(job);
   for (std::int64_t local = 0; local < plan.vpp; ++local) {
     const std::int64_t position = position_of_chunk(plan, pp_rank, local);
     const ModelChunk& chunk = partition.chunks[static_cast<std::size_t>(position)];
     stage.chunks[static_cast<std::size_t>(local)] =
-        chunk_layout(job, plan, chunk, stage, has_embedding);
+        chunk_layout(blocks, plan, chunk, stage, has_embedding);
     stage.num_layers += chunk.num_layers;
     stage.ends.has_embedding = stage.ends.has_embedding || chunk.has_embedding;
     stage.ends.has_head = stage.ends.has_head || chunk.has_head;

@@ -4,19 +4,23 @@
 #include <array>
 #include <utility>
 
+#include "estimator/ledger/layer_blocks.h"
 #include "estimator/ledger/padded_buffer.h"
 
 namespace shardplan {
 namespace {
 
-std::vector<ParameterTensor> tensors_of(const ModelSpec& model, BlockKind kind) {
+std::vector<ParameterTensor> tensors_of(const Job& job, BlockKind kind) {
+  const ModelSpec& model = job.model;
   switch (kind) {
     case BlockKind::kEmbedding: return embedding_parameters(model);
     case BlockKind::kFirstLayer: return layer_parameters(model, model.layers.front());
     case BlockKind::kLastLayer: return layer_parameters(model, model.layers.back());
-    case BlockKind::kDenseLayer: return layer_parameters(model, {.is_moe = false});
+    case BlockKind::kDenseLayer:
     case BlockKind::kFirstMoeLayer:
-    case BlockKind::kMoeLayer: return layer_parameters(model, {.is_moe = true});
+    case BlockKind::kMoeLayer:
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer: return layer_parameters(model, layer_of(job, kind));
     case BlockKind::kMtp: return mtp_parameters(model);
     case BlockKind::kHead:
     case BlockKind::kLogits: return head_parameters(model);
@@ -55,8 +59,8 @@ LocalParameters sum_of(const std::vector<LocalTensor>& tensors) {
 
 bool is_layer(BlockKind kind) {
   using enum BlockKind;
-  return kind == kDenseLayer || kind == kMoeLayer || kind == kFirstLayer || kind == kLastLayer ||
-         kind == kFirstMoeLayer;
+  return kind == kDenseLayer || kind == kMoeLayer || kind == kOtherLayer || kind == kFurtherLayer ||
+         kind == kFirstLayer || kind == kLastLayer || kind == kFirstMoeLayer;
 }
 
 // Tensors of every kind of block and, where layers of one kind vary, of every layer.
@@ -83,7 +87,7 @@ LocalTensors tensors_of_stage(const Job& job, const Plan& plan, const StageLayou
   }
   for (std::size_t i = 0; i < needed.size(); ++i) {
     if (needed[i]) {
-      local.of_kind[i] = local_tensors(job, plan, tensors_of(job.model, static_cast<BlockKind>(i)));
+      local.of_kind[i] = local_tensors(job, plan, tensors_of(job, static_cast<BlockKind>(i)));
     }
   }
   if (layers_vary(job.model)) {
@@ -167,6 +171,15 @@ void sum_layers(StageTensors& tensors, const LocalTensors& local, const StageLay
   }
 }
 
+// Of a gated delta net: the product that makes all that is mixed, and that of the output.
+void add_delta_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan) {
+  const DeltaSpec& delta = job.model.delta;
+  const std::int64_t h = job.model.hidden;
+  const std::int64_t made = 2 * (delta.key_width() + delta.value_width() + delta.value_heads);
+  shapes.push_back({.rows = div_ceil(made, plan.tp), .columns = h});
+  shapes.push_back({.rows = h, .columns = div_ceil(delta.value_width(), plan.tp)});
+}
+
 void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan) {
   const ModelSpec& model = job.model;
   const MlaSpec& mla = model.mla;
@@ -175,7 +188,8 @@ void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, cons
   if (!model.is_mla()) {
     const std::int64_t query = heads * model.head_dim;
     const std::int64_t key_value = 2 * div_ceil(model.num_kv_heads, plan.tp) * model.head_dim;
-    shapes.push_back({.rows = query + key_value, .columns = h});
+    const std::int64_t gates = model.attention_gate == AttentionGate::kPerElement ? 2 : 1;
+    shapes.push_back({.rows = gates * query + key_value, .columns = h});
     shapes.push_back({.rows = h, .columns = query});
     return;
   }
@@ -235,13 +249,12 @@ StageTensors stage_tensors(const Job& job, const Plan& plan, const StageLayout& 
 }
 
 LocalParameters block_parameters(const Job& job, const Plan& plan, BlockKind kind) {
-  return sum_of(local_tensors(job, plan, tensors_of(job.model, kind)));
+  return sum_of(local_tensors(job, plan, tensors_of(job, kind)));
 }
 
 std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKind kind) {
   const ModelSpec& model = job.model;
-  const bool is_moe =
-      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && model.layers.back().is_moe);
+  const LayerSpec layer = layer_of(job, kind);
   std::vector<WeightShape> shapes;
   switch (kind) {
     case BlockKind::kEmbedding:
@@ -260,10 +273,16 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:
     case BlockKind::kDenseLayer:
-    case BlockKind::kMoeLayer: break;
+    case BlockKind::kMoeLayer:
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer: break;
   }
-  add_attention_shapes(shapes, job, plan);
-  if (!is_moe) {
+  if (layer.mixer == MixerKind::kGatedDelta) {
+    add_delta_shapes(shapes, job, plan);
+  } else {
+    add_attention_shapes(shapes, job, plan);
+  }
+  if (!layer.is_moe) {
     add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);
     return shapes;
   }

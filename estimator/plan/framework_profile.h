@@ -1,6 +1,5 @@
-// What a training framework does with memory and time, as named behaviours and numbers.
-// Files under data/frameworks select the behaviours; each behaviour is one row table in the
-// estimator.
+// What a training framework does with memory and time: behaviours and numbers that its file
+// selects.
 #pragma once
 
 #include <array>
@@ -17,8 +16,7 @@
 
 namespace shardplan {
 
-// Which framework: an index of the rows of estimator/frameworks, which alone name its values
-// (frameworks/pieces/memory_model.h).
+// Which framework: an index of the rows of estimator/frameworks (pieces/memory_model.h).
 enum class MemoryModel : std::uint8_t;
 
 struct HostTables;  // host_table.h
@@ -217,8 +215,7 @@ constexpr const auto& names_of(CpOverlap) {
   return kCpOverlaps;
 }
 
-// How a framework lays out parameters, layers and pipelines: no option, and the same in all its
-// versions. Each has its values in estimator/frameworks/NAME/layout.h.
+// How a framework lays out parameters, layers and pipelines in all its versions (NAME/layout.h).
 struct FrameworkLayout {
   bool router_bias_is_buffer = false;           // none of the parameters
   bool cuts_fused_qkv_evenly = false;           // over tp, whatever the heads of keys and values
@@ -231,6 +228,7 @@ struct FrameworkLayout {
   bool sends_from_buffers = false;      // a chunk's outputs lie in two buffers
   bool blocks_make_gradients = false;   // in their first backward pass; else they are there before
   bool gathers_for_pipeline = false;    // under ZeRO-3 actions of a schedule gather parameters
+  bool has_mixed_layers = false;        // layers of one model may have several kinds of blocks
   ModelParts model_parts = {};          // that it has pieces for, beyond those that all have
 
   friend bool operator==(const FrameworkLayout&, const FrameworkLayout&) = default;
@@ -243,7 +241,9 @@ struct FrameworkProfile {
   FrameworkLayout layout = {.cuts_fused_qkv_evenly = true,  // that row's
                             .reduces_whole_experts_as_dense = true,
                             .experts_vary_by_chance = true,
-                            .fuses_norms_into_linears = true};
+                            .fuses_norms_into_linears = true,
+                            .has_mixed_layers = true,
+                            .model_parts = kGptOssParts | kGatedDeltaParts};
   FrameworkChoices choices;                // that row's; a profile without a file has none
   std::shared_ptr<const HostTables> host;  // none: hosts launch in no time
 

@@ -28,7 +28,9 @@ struct HostTable {
   HostCost fused_router_spares = {};    // where fused kernels choose them
   HostCost expert = {};                 // of each expert, where they run one after the other
   HostCost grouped_expert = {};         // of each expert, where one call runs all
+  HostCost biased_expert = {};          // what biases add to each of them
   HostCost head_norms = {};             // norms of q and of k
+  HostCost delta_net = {};              // a gated delta net instead of attention
   HostCost latent = {};                 // latent attention instead of grouped queries
   HostCost latent_query = {};           // the same with latent queries, beside it
   HostCost shared_experts = {};

@@ -55,6 +55,10 @@ class ModelParts {
     for (const ModelPart part : parts) { bits_ |= bit(part); }
   }
   constexpr bool has(ModelPart part) const { return (bits_ & bit(part)) != 0; }
+  friend constexpr ModelParts operator|(ModelParts a, ModelParts b) {
+    a.bits_ |= b.bits_;
+    return a;
+  }
   friend constexpr bool operator==(ModelParts, ModelParts) = default;
 
  private:
@@ -63,6 +67,11 @@ class ModelParts {
   }
   std::uint64_t bits_ = 0;
 };
+
+// Of gpt_oss, and of qwen3_next and qwen3_5.
+inline constexpr ModelParts kGptOssParts = {ModelPart::kSinks, ModelPart::kClampedSwiglu,
+                                            ModelPart::kBiasedRouter, ModelPart::kBiasedExperts};
+inline constexpr ModelParts kGatedDeltaParts = {ModelPart::kGatedDelta, ModelPart::kAttentionGate};
 
 // "gated delta net"
 std::string_view name_of(ModelPart part);

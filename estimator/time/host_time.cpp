@@ -131,6 +131,7 @@ HostCost expert_launches(const Job& job, const Plan& plan, const HostLaunches& h
   add(cost, experts, launches.are_grouped ? table.grouped_expert : table.expert);
   add(cost, launches.are_grouped && plan.precision == Precision::kFp8 ? experts : 0,
       table.grouped_expert_fp8);
+  add(cost, job.model.moe.biased_experts ? experts : 0, table.biased_expert);
   add(cost, combines_microbatches(job) ? 1 : 0, table.combined_schedule);
   return cost;
 }

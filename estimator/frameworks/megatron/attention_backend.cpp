@@ -1,14 +1,20 @@
 #include "estimator/frameworks/megatron/attention_backend.h"
 
+#include <algorithm>
+
 namespace shardplan::megatron {
+
+bool has_sinks(const Job& job) {
+  return std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+}
 
 // TransformerEngine 2.8 pytorch/attention/dot_product_attention/utils.py, get_attention_backend:
 // FlashAttention 2 below compute capability 9.0, cuDNN from there on where it can; on 10.0 its
-// backward is not deterministic, and FlashAttention 2 has no heads with two widths.
+// backward is not deterministic, and FlashAttention 2 has no heads with two widths and no sinks.
 AttentionBackend attention_backend(const Job& job, const Plan&) {
   const AttentionBackend chosen = job.profile.attention_backend;
   const std::int64_t capability = job.cluster.gpu.compute_capability;
-  const bool flash_can = !job.model.is_mla();
+  const bool flash_can = !job.model.is_mla() && !has_sinks(job);
   if (chosen != AttentionBackend::kAuto) {
     return chosen;
   }

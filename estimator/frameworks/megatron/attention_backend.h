@@ -9,6 +9,8 @@ namespace shardplan::megatron {
 AttentionBackend attention_backend(const Job& job, const Plan& plan);
 // The probabilities of all pairs are written out and saved.
 bool saves_probabilities(const Job& job, const Plan& plan);
+// A layer has a trained score a head beside those of the keys (softmax_type learnable).
+bool has_sinks(const Job& job);
 // Products, norms and attention are Megatron-core's own (get_gpt_layer_local_spec).
 inline bool has_local_layers(const Job& job) {
   return job.profile.attention_backend == AttentionBackend::kLocal;

@@ -9,18 +9,20 @@
 #include "estimator/frameworks/megatron/blocks/ends.h"
 #include "estimator/frameworks/megatron/blocks/ffn.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/mixers/delta_net.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
+#include "estimator/ledger/layer_blocks.h"
 
 namespace shardplan::megatron {
 
 std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind) {
   RowList rows(1);
-  const bool mtp_is_moe = kind == BlockKind::kMtp && job.model.layers.back().is_moe;
   MegatronBlock block{.job = job,
                       .plan = plan,
                       .shape = block_shape(job, plan),
-                      .is_moe = kind == BlockKind::kMoeLayer || mtp_is_moe,
+                      .layer = layer_of(job, kind),
+                      .is_moe = is_mixture(job, kind),
                       .rows = rows,
                       .adapters = adapters_of(job, plan, kind)};
   if (kind == BlockKind::kEmbedding) {
@@ -44,8 +46,12 @@ std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kin
     return std::move(rows.rows);
   }
   add_layer_input(block);
-  add_attention(block);
-  add_context_parallel(block);
+  if (block.layer.mixer == MixerKind::kGatedDelta) {
+    add_delta_net(block);
+  } else {
+    add_attention(block);
+    add_context_parallel(block);
+  }
   if (block.is_moe) {
     add_moe(block);
   } else {

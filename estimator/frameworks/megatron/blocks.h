@@ -19,6 +19,7 @@ struct MegatronBlock {
   const Job& job;
   const Plan& plan;
   BlockShape shape;
+  LayerSpec layer = {};  // one of its kind
   bool is_moe = false;
   RowList& rows;
   std::vector<AdapterShape> adapters = {};

@@ -151,6 +151,23 @@ BlockTime waiting_kernels(const BlockContext& context, double rows) {
   return noted_kernels(context, time);
 }
 
+// Biases behind experts (core/transformer/moe/experts.py, _apply_bias), `p` the bytes of a
+// probability. Forward the weighted bias 1, its sum with the output 3 and all put together 2;
+// backward both factors' gradients 2 each and their sums 1 each, and all put together 2. In fp32
+// the output is cast, and so is its gradient, as a whole and once more by expert.
+BlockTime bias_kernels(const BlockContext& context, double rows) {
+  if (!context.model().moe.biased_experts) {
+    return {};
+  }
+  const double e = context.element_bytes;
+  const bool is_fp32 = context.job.profile.moe_router_dtype == DType::kFp32;
+  const double p = is_fp32 ? 4 : e;
+  const double cast = is_fp32 ? p + e : 0;
+  return memory_bound(context, rows * number(context.model().hidden),
+                      {.forward = {.streamed = (e + 2 * p) + 2 * p, .converted = p + cast},
+                       .backward = {.streamed = 2 * p + 2 * e, .converted = 2 * 2 * p + 2 * cast}});
+}
+
 // Read and written: an all-gather dispatcher picks rows and puts them back once, where all tokens
 // lie zeroed and added; others permute rows on both sides of both exchanges.
 BlockTime exchange_kernels(const BlockContext& context, double rows) {
@@ -193,7 +210,9 @@ BesideCost exchange_cost(const BlockContext& context, double rows) {
 
 BlockTime expert_exchange(const BlockContext& context, double rows) {
   const bool gathers = context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
-  return exposed_exchange(context, exchange_kernels(context, rows),
+  BlockTime kernels = exchange_kernels(context, rows);
+  add(kernels, bias_kernels(context, rows));
+  return exposed_exchange(context, kernels,
                           gathers               ? experts_group(context)
                           : context.plan.ep > 1 ? context.ep
                                                 : context.etp,

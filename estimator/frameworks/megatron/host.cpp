@@ -23,7 +23,9 @@ constexpr auto kEngineNumbers = std::to_array<HostNumber>({
     {.name = "fused_router_spares", .member = &HostTable::fused_router_spares},
     {.name = "expert", .member = &HostTable::expert},
     {.name = "grouped_expert", .member = &HostTable::grouped_expert},
+    {.name = "biased_expert", .member = &HostTable::biased_expert},
     {.name = "head_norms", .member = &HostTable::head_norms},
+    {.name = "delta_net", .member = &HostTable::delta_net},
     {.name = "latent", .member = &HostTable::latent},
     {.name = "latent_query", .member = &HostTable::latent_query},
     {.name = "shared_experts", .member = &HostTable::shared_experts},
@@ -152,7 +154,10 @@ HostCost end_hooks(const Job& job, const Plan& plan, const HostTable& table) {
 
 HostCost latent_and_shared(const Job& job, const LayerSpec& layer, const HostTable& table) {
   const bool shares = layer.is_moe && job.model.moe.shared_ffn > 0;
+  const bool is_delta_net = layer.mixer == MixerKind::kGatedDelta;
   HostCost cost;
+  add(cost, is_delta_net ? 1 : 0, table.delta_net);
+  add(cost, is_delta_net && job.model.qk_norm ? -1 : 0, table.head_norms);
   add(cost, job.model.is_mla() ? 1 : 0, table.latent);
   add(cost, job.model.is_mla() && job.model.mla.q_lora_rank > 0 ? 1 : 0, table.latent_query);
   add(cost, shares ? 1 : 0, table.shared_experts);

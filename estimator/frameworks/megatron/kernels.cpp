@@ -10,6 +10,7 @@
 #include "estimator/frameworks/megatron/expert_kernels.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/host.h"
+#include "estimator/frameworks/megatron/mixers/mixer_kernels.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/number.h"
@@ -19,6 +20,25 @@
 
 namespace shardplan::megatron {
 namespace {
+
+// A gate bounded from above and an up bounded on both sides, by operators of PyTorch
+// (core/fusions/fused_bias_geglu.py; torch/csrc/autograd/FunctionsManual.cpp, clamp_backward): both
+// are halves of what the product made, and so are their gradients. Forward both read and written 4
+// and, for a fused activation, put together 4, else 1 added to the up 2. Backward three comparisons
+// that read 1 each and write a byte, two of them joined 3 bytes, choices by a byte 2 each, and both
+// gradients put together 4.
+Passes clamps(SwigluKind kind, double e) {
+  const bool is_fused = kind == SwigluKind::kFused;
+  return {.forward = {.streamed = is_fused ? 0 : 2 * e, .rearranged = is_fused ? 8 * e : 4 * e},
+          .backward = {.streamed = 3, .rearranged = 3 * (e + 1) + 2 * (2 * e + 1) + 4 * e}};
+}
+
+// Biased experts leave biases to be added apart from dropout and residual
+// (core/transformer/moe/experts.py, TEGroupedMLP), of which attention's projection has one:
+// forward 2, backward their gradient's sum 1, of every second norm.
+Passes bias_beside_residual(double e) {
+  return {.forward = {.converted = e}, .backward = {.streamed = e / 2}};
+}
 
 // Layers with Transformer Engine or Apex. Norm 2, residual addition 3; backward 3 and the addition
 // of gradients 3. Attention takes packed queries, keys and values as they are without a rotary
@@ -32,6 +52,9 @@ LayerKernels engine_kernels(const Job& job, double e) {
   const ModelSpec& model = job.model;
   LayerKernels kernels;
   kernels.norm = {.forward = {.fused = 5 * e}, .backward = {.fused = 6 * e}};
+  if (model.moe.biased_experts && model.attention_output_bias) {
+    kernels.norm = kernels.norm + bias_beside_residual(e);
+  }
   kernels.plain = {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}};
   if (model.learned_positions == 0) {
     const double value = static_cast<double>(model.num_kv_heads) /
@@ -46,6 +69,9 @@ LayerKernels engine_kernels(const Job& job, double e) {
   kernels.gated = job.profile.swiglu == SwigluKind::kUnfused
                       ? Passes{.forward = {.fused = 5 * e}, .backward = {.fused = 8 * e}}
                       : Passes{.forward = {.fused = 3 * e}, .backward = {.streamed = 7 * e}};
+  if (model.activation == Activation::kClampedSwiglu) {
+    kernels.gated = kernels.gated + clamps(job.profile.swiglu, e);
+  }
   kernels.weighted = {.backward = {.fused = 3 * e}};
   return kernels;
 }
@@ -192,6 +218,11 @@ bool trains_linears(const Job& job) {
   return !trains_adapters(job);
 }
 
+void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  add_output_gate(context, layer, parts);
+  add_adapters_beside_products(context, layer, parts);
+}
+
 double fp8_rate_share(const Job& job) {
   return job.profile.fp8_recipe == Fp8Recipe::kBlockwise
              ? job.cluster.gpu.constants->blockwise_share
@@ -221,7 +252,7 @@ constinit const BlockKernels kKernels = {.host = kHost,
                                          .layer = engine_layer_kernels,
                                          .weight_gradient = weight_gradient,
                                          .trains_weights = trains_linears,
-                                         .add_beside_products = add_adapters_beside_products,
+                                         .add_beside_products = add_beside_products,
                                          .adds_weight_gradients = fuses_weight_gradients,
                                          .fp8_rounding = engine_rounding,
                                          .fp8_rate_share = fp8_rate_share,
@@ -229,6 +260,7 @@ constinit const BlockKernels kKernels = {.host = kHost,
                                          .attention_kernels = attention_backend,
                                          .saves_probabilities = saves_probabilities,
                                          .adds_deterministically = adds_deterministically,
+                                         .add_mixer = add_mixer,
                                          .casts_router = casts_router,
                                          .expert_choice = expert_choice,
                                          .expert_exchange = expert_exchange,

@@ -20,6 +20,8 @@ std::vector<BlockRow> local_rows(const Job& job, const Plan& plan, BlockKind kin
   switch (kind) {
     case BlockKind::kFirstLayer:
     case BlockKind::kFirstMoeLayer:
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer:
     case BlockKind::kLastLayer:
     case BlockKind::kMtp: break;
     case BlockKind::kEmbedding:

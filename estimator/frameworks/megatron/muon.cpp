@@ -5,6 +5,7 @@
 
 #include "estimator/frameworks/megatron/host.h"
 #include "estimator/frameworks/pieces/newton_schulz.h"
+#include "estimator/ledger/layer_blocks.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/parameters.h"
@@ -215,10 +216,10 @@ HeldBlocks held_blocks(const Job& job, const StageLayout& stage) {
 std::vector<MuonTensor> muon_tensors(const Job& job, const Plan& plan, const HeldBlocks& held) {
   const ModelSpec& model = job.model;
   std::vector<MuonTensor> tensors;
-  add_block(tensors, job, plan, BlockKind::kDenseLayer, layer_parameters(model, {}),
-            held.dense_layers);
-  add_block(tensors, job, plan, BlockKind::kMoeLayer, layer_parameters(model, {.is_moe = true}),
-            held.moe_layers);
+  add_block(tensors, job, plan, BlockKind::kDenseLayer,
+            layer_parameters(model, layer_of(job, BlockKind::kDenseLayer)), held.dense_layers);
+  add_block(tensors, job, plan, BlockKind::kMoeLayer,
+            layer_parameters(model, layer_of(job, BlockKind::kMoeLayer)), held.moe_layers);
   if (held.mtp_modules > 0) {
     add_block(tensors, job, plan, BlockKind::kMtp, mtp_parameters(model), held.mtp_modules);
   }

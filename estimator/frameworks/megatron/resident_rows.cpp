@@ -10,6 +10,7 @@
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/frameworks/pieces/memory_model.h"
+#include "estimator/frameworks/pieces/seen_by_layer.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::megatron {
@@ -31,8 +32,7 @@ std::int64_t gates_on_streams(const ResidentRows& state) {
   if (!has_shared_streams(state.job) || !state.job.model.moe.shared_gate) {
     return 0;
   }
-  return count_blocks(state.stage, BlockKind::kMoeLayer) +
-         (state.job.model.layers.back().is_moe ? count_blocks(state.stage, BlockKind::kMtp) : 0);
+  return count_mixtures(state.job, state.stage);
 }
 
 // cuBLAS workspaces stay. Transformer Engine makes one of its own, of core's own layers for the
@@ -45,9 +45,7 @@ std::int64_t gates_on_streams(const ResidentRows& state) {
 // shared experts that run on streams of their own have two a layer (data/measured/README.md,
 // shared_experts_h200).
 void add_cublas_workspaces(ResidentRows& state) {
-  const bool is_moe =
-      count_blocks(state.stage, BlockKind::kMoeLayer) > 0 ||
-      (count_blocks(state.stage, BlockKind::kMtp) > 0 && state.job.model.layers.back().is_moe);
+  const bool is_moe = count_mixtures(state.job, state.stage) > 0;
   const bool groups = is_moe && state.job.profile.moe_grouped_gemm;
   const bool is_local = state.is_local();
   const bool torch_multiplies = is_local || is_moe || saves_probabilities(state.job, state.plan) ||

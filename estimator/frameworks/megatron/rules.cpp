@@ -11,6 +11,7 @@
 #include "estimator/frameworks/megatron/fp8_rules.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/overlap_rules.h"
+#include "estimator/frameworks/megatron/part_rules.h"
 #include "estimator/frameworks/megatron/state_rules.h"
 #include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/validity/limits.h"
@@ -191,6 +192,14 @@ constexpr std::array kRules = {
     kBlockwiseOnHopper,
     kFp8ParamGatherFsdp,
     kLocalLayers,
+    kSinkBackends,
+    kClampedExpertsOnly,
+    kLayerKinds,
+    kMixersInBf16,
+    kMixersZero,
+    kMixersOptimizer,
+    kMixersAdapters,
+    kMixersBackends,
     // accepted
     kAdaptersArePlain,
     kAdaptersOptimizer,
@@ -226,6 +235,11 @@ constexpr std::array kRules = {
     kA2aHeads,
     kRingNeedsFullAttention,
     kUnfusedNeedsNoCp,
+    kSinksNeedA2a,
+    kBiasedExpertsNeedEtp1,
+    kBiasedExpertsAlone,
+    kDeltaNeedsCp1,
+    kDeltaHeadsByTp,
     kDeferredWgrads,
     kDpReplicateNeedsZero,
     kDpReplicate,

@@ -1,6 +1,7 @@
 #include "estimator/frameworks/megatron/state.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "estimator/frameworks/megatron/adapters/adapters.h"
@@ -16,6 +17,7 @@
 #include "estimator/frameworks/megatron/resident_rows.h"
 #include "estimator/frameworks/megatron/state_block.h"
 #include "estimator/frameworks/megatron/weights.h"
+#include "estimator/frameworks/pieces/seen_by_layer.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -140,7 +142,11 @@ void add_dummy_gradients(MegatronState& state) {
 }
 
 void add_held_exchange(MegatronState& state) {
-  const bool has_experts = count_blocks(state.stage, BlockKind::kMoeLayer) > 0;
+  const bool has_experts = std::ranges::any_of(
+      std::array{BlockKind::kMoeLayer, BlockKind::kOtherLayer, BlockKind::kFurtherLayer},
+      [&](BlockKind kind) {
+        return count_blocks(state.stage, kind) > 0 && is_mixture(state.job, kind);
+      });
   state.add({.component = Component::kCommunication,
              .name = "held_exchange",
              .elements = has_experts ? held_exchange(state.job, state.plan) : 0,

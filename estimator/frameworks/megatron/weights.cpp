@@ -11,6 +11,8 @@
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/frameworks/megatron/muon.h"
+#include "estimator/frameworks/pieces/seen_by_layer.h"
+#include "estimator/ledger/layer_blocks.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -24,8 +26,9 @@ struct Weights {
 // product that is packed (core/transformer/attention.py).
 std::vector<WeightShape> module_shapes(const Job& job, const Plan& plan, BlockKind kind) {
   std::vector<WeightShape> shapes = weight_shapes(job, plan, kind);
-  const bool is_layer = kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer;
-  if (is_layer && !job.model.is_mla()) {
+  const bool attends = is_layer(kind) && kind != BlockKind::kMtp &&
+                       layer_of(job, kind).mixer == MixerKind::kAttention;
+  if (attends && !job.model.is_mla()) {
     std::swap(shapes[0], shapes[1]);
   }
   return shapes;
@@ -34,8 +37,7 @@ std::vector<WeightShape> module_shapes(const Job& job, const Plan& plan, BlockKi
 Weights block_weights(const Job& job, const Plan& plan, BlockKind kind) {
   Weights weights;
   const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
-  const bool has_experts =
-      kind == BlockKind::kMoeLayer || (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
+  const bool has_experts = is_mixture(job, kind);
   std::vector<WeightShape> experts;
   for (const WeightShape& shape : module_shapes(job, plan, shapes)) {
     const bool is_expert = has_experts &&

@@ -42,6 +42,8 @@ void add_block(NanotronBlock& b, BlockKind kind) {
     case BlockKind::kLoss: return add_loss(b);
     case BlockKind::kSentOutput: return;
     case BlockKind::kMoeLayer:
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer:
     case BlockKind::kFirstLayer:
     case BlockKind::kFirstMoeLayer:
     case BlockKind::kLastLayer:

@@ -126,7 +126,9 @@ std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kin
     case BlockKind::kHead: add_native_head(block); break;
     case BlockKind::kLogits:
     case BlockKind::kCast:
-    case BlockKind::kLoss: break;  // nanotron's
+    case BlockKind::kLoss:  // nanotron's
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer: break;
     case BlockKind::kSentOutput: add_native_sent_output(block); break;
     case BlockKind::kMtp:
       add_native_attention(block);

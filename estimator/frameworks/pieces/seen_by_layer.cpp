@@ -1,14 +1,26 @@
 #include "estimator/frameworks/pieces/seen_by_layer.h"
 
+#include "estimator/ledger/layer_blocks.h"
+
 namespace shardplan {
 
 bool is_layer(BlockKind kind) {
-  return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
+  using enum BlockKind;
+  return kind == kDenseLayer || kind == kMoeLayer || kind == kOtherLayer || kind == kFurtherLayer ||
+         kind == kMtp;
 }
 
 bool is_mixture(const Job& job, BlockKind kind) {
-  return kind == BlockKind::kMoeLayer ||
-         (kind == BlockKind::kMtp && job.model.layers.back().is_moe);
+  return is_layer(kind) && layer_of(job, kind).is_moe;
+}
+
+std::int64_t count_mixtures(const Job& job, const StageLayout& stage) {
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
+    const BlockKind kind = static_cast<BlockKind>(i);
+    count += is_mixture(job, kind) ? count_blocks(stage, kind) : 0;
+  }
+  return count;
 }
 
 SeenByBlock seen_by_layer(const Job& job, const Plan& plan, BlockKind kind, SeparateNorms norms,

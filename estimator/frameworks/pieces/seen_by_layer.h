@@ -3,11 +3,14 @@
 #pragma once
 
 #include "estimator/ledger/block_memory.h"
+#include "estimator/ledger/stage_layout.h"
 
 namespace shardplan {
 
 bool is_layer(BlockKind kind);
 bool is_mixture(const Job& job, BlockKind kind);
+// Layers and prediction modules of a stage that have experts.
+std::int64_t count_mixtures(const Job& job, const StageLayout& stage);
 
 // Full recomputation replays whole blocks, whose rows stay as they are; selective recomputation
 // names parts of layers. `norms`: those that stand alone; `mlp_in_mixtures`: a norm that either

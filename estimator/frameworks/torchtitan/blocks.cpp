@@ -58,7 +58,9 @@ std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kin
     case BlockKind::kHead: add_titan_head(block); break;
     case BlockKind::kLogits:
     case BlockKind::kCast:
-    case BlockKind::kLoss: break;  // nanotron's
+    case BlockKind::kLoss:  // nanotron's
+    case BlockKind::kOtherLayer:
+    case BlockKind::kFurtherLayer: break;
     case BlockKind::kFirstLayer:
     case BlockKind::kDenseLayer:
     case BlockKind::kFirstMoeLayer:

@@ -22,20 +22,8 @@ void add_qkv_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
-  const std::int64_t packed = s.tokens * widths.qkv();
-  if (s.gathers_sequence && !has_local_layers(block.job)) {
-    rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
-             block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
-             "h*T: LayerNormLinear gathers its input for the product and frees it");
-    rows.use("attention.gathered_norm_output_again",
-             trains_linears(block) ? block.gathered_again(s.hidden * s.tokens) : 0,
-             block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
-             "h*T: gathered again for the weight gradient");
-  }
-  if (s.gathers_sequence) {
-    rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
-             Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
-  }
+  const std::int64_t packed = s.tokens * widths.packed();
+  add_input_gathers(block);
   const bool in_place = works_on_packed_qkv(block);
   const bool rotates = block.job.model.learned_positions == 0;
   const bool checkpointed = keeps_packed_qkv(block);
@@ -51,11 +39,7 @@ void add_qkv_projection(MegatronBlock& block) {
            "(a+k)*d*T/t: gradients of q and k before the rotary embedding");
   rows.use("attention.packed_qkv_gradient", packed, s.dtype, Step::kBackwardLayout,
            block.weight_step(Step::kBackwardQkv), "(a+2k)*d*T/t");
-  rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype, Step::kBackwardQkv,
-           Step::kBackwardNorm, "h*u: gradient of the norm's output");
-  add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", packed, Step::kBackwardQkv);
-  add_linear_gradient(block, "attention.qkv_weight_gradient", s.hidden * widths.qkv(),
-                      block.weight_step(Step::kBackwardQkv));
+  add_input_gradients(block, widths.packed());
   add_adapter(block, AdapterPlace::kQkv);
 }
 
@@ -142,7 +126,7 @@ void add_checkpointed_qkv(MegatronBlock& block) {
   };
   Life packed = saved(Step::kForwardQkv);
   packed.dies = norms_packed_parts(block) ? Step::kBackwardLayout : packed.dies;
-  block.rows.keep("attention.packed_qkv", s.tokens * widths.qkv(), s.dtype, packed,
+  block.rows.keep("attention.packed_qkv", s.tokens * widths.packed(), s.dtype, packed,
                   "(a+2k)*d*T/t: held by the checkpoint, v is a part");
   block.rows.keep("attention.rotated_query_key",
                   rotates ? s.tokens * (widths.query + widths.key) : 0, s.dtype,
@@ -181,6 +165,54 @@ void add_qkv(MegatronBlock& block) {
     add_head_norms(block);
   }
   add_rotary_tables(block);
+}
+
+// SelfAttention, _apply_output_gate, compiled: the gate, a copy out of the packed product, and the
+// output that it multiplies are saved by it, their product by the projection.
+void add_output_gate(MegatronBlock& block) {
+  const std::int64_t gate = block.shape.tokens * attention_widths(block).gate;
+  const DType dtype = block.shape.dtype;
+  block.rows.keep("attention.gate", gate, dtype,
+                  {.born = Step::kForwardLayout,
+                   .last_forward_use = Step::kForwardProjection,
+                   .dies = Step::kBackwardProjection},
+                  "a*d*T/t: saved by the gate's product");
+  block.rows.keep("attention.gated_output", gate, dtype,
+                  {.born = Step::kForwardProjection,
+                   .last_forward_use = Step::kForwardProjection,
+                   .dies = block.weight_step(Step::kBackwardProjection)},
+                  "a*d*T/t: saved by the projection");
+  block.rows.use("attention.gate_gradient", gate, dtype, Step::kBackwardProjection,
+                 Step::kBackwardLayout, "a*d*T/t");
+}
+
+}  // namespace
+
+void add_input_gathers(MegatronBlock& block) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  if (s.gathers_sequence && !has_local_layers(block.job)) {
+    rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
+             block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
+             "h*T: LayerNormLinear gathers its input for the product and frees it");
+    rows.use("attention.gathered_norm_output_again",
+             trains_linears(block) ? block.gathered_again(s.hidden * s.tokens) : 0,
+             block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
+             "h*T: gathered again for the weight gradient");
+  }
+  if (s.gathers_sequence) {
+    rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
+             Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
+  }
+}
+
+void add_input_gradients(MegatronBlock& block, std::int64_t width) {
+  const BlockShape& s = block.shape;
+  block.rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype,
+                 Step::kBackwardQkv, Step::kBackwardNorm, "h*u: gradient of the norm's output");
+  add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", s.tokens * width, Step::kBackwardQkv);
+  add_linear_gradient(block, "attention.qkv_weight_gradient", s.hidden * width,
+                      block.weight_step(Step::kBackwardQkv));
 }
 
 void add_projection(MegatronBlock& block) {
@@ -235,8 +267,6 @@ void add_projection(MegatronBlock& block) {
   add_adapter(block, AdapterPlace::kProjection);
 }
 
-}  // namespace
-
 void add_layer_input(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
@@ -286,6 +316,7 @@ void add_attention(MegatronBlock& block) {
   }
   add_qkv(block);
   add_te_attention(block);
+  add_output_gate(block);
   add_projection(block);
 }
 

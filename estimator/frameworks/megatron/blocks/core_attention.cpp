@@ -235,8 +235,12 @@ bool keeps_packed_qkv(const MegatronBlock& block) {
 
 AttentionWidths attention_widths(const MegatronBlock& block) {
   const BlockShape& shape = block.shape;
-  const MlaSpec& mla = block.job.model.mla;
-  if (block.job.model.is_mla()) {
+  const ModelSpec& model = block.job.model;
+  const MlaSpec& mla = model.mla;
+  if (block.layer.mixer == MixerKind::kGatedDelta) {
+    return {.output = div_ceil(model.delta.value_width(), block.plan.tp)};
+  }
+  if (model.is_mla()) {
     const std::int64_t head = mla.qk_head_dim();
     return {.query = shape.query_heads * head,
             .key = shape.query_heads * head,
@@ -248,7 +252,8 @@ AttentionWidths attention_widths(const MegatronBlock& block) {
           .key = shape.key_value_width,
           .value = shape.key_value_width,
           .output = shape.query_width,
-          .head_dim = block.job.model.head_dim};
+          .head_dim = model.head_dim,
+          .gate = model.attention_gate == AttentionGate::kPerElement ? shape.query_width : 0};
 }
 
 void add_te_attention(MegatronBlock& block) {

@@ -13,7 +13,9 @@ struct AttentionWidths {  // per token on one tp rank
   std::int64_t value = 0;
   std::int64_t output = 0;
   std::int64_t head_dim = 0;  // of queries and keys
+  std::int64_t gate = 0;      // of the output, which the product of queries makes, too
   std::int64_t qkv() const { return query + key + value; }
+  std::int64_t packed() const { return qkv() + gate; }
 };
 
 AttentionWidths attention_widths(const MegatronBlock& block);

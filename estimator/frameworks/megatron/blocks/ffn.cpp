@@ -5,6 +5,7 @@
 #include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
+#include "estimator/frameworks/megatron/blocks/biased_experts.h"
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/shared_streams.h"
@@ -297,6 +298,8 @@ void add_moe(MegatronBlock& block) {
                  .from = replay,
                  .turns = expert_turns(block)});
   add_unscaled_activation(block, dispatch.padded * width, whole || activation, replay);
+  add_clamped_gate(block, dispatch.padded * width, whole || activation, replay);
+  add_expert_biases(block, dispatch.padded, div_ceil(dispatch.padded * width, expert_turns(block)));
   block.rows.use("experts.activation_output_again",
                  activation && !whole ? dispatch.padded * width : 0, s.dtype, Step::kBackwardFc2,
                  Step::kBackwardActivation, kComputedAgain);

@@ -4,7 +4,6 @@
 #include <limits>
 #include <queue>
 #include <stdexcept>
-#include <unordered_set>
 
 #include "estimator/frameworks/pieces/eager/labels.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
@@ -27,6 +26,7 @@ NodeBuilder::NodeBuilder(Graph& graph, std::span<const Tensor* const> inputs) : 
     return;
   }
   node_ = std::make_shared<Node>();
+  node_->inputs.reserve(inputs.size());
   for (const Tensor* input : inputs) { node_->inputs.push_back({input->node, input->output}); }
 }
 
@@ -37,6 +37,10 @@ std::size_t NodeBuilder::save(const Tensor& tensor) {
   } else {
     saved.hooks = graph_.hooks.back();
     saved.packed = saved.hooks->pack(tensor);
+  }
+  if (node_->saved.empty()) {
+    constexpr std::size_t kMostSaved = 4;  // of nearly all operators
+    node_->saved.reserve(kMostSaved);
   }
   node_->saved.push_back(std::move(saved));
   return node_->saved.size() - 1;
@@ -137,18 +141,44 @@ struct Graph::Task {
       return gradients[output];
     }
   };
-  std::unordered_map<const Node*, Arrived> nodes;
+  // A node of a pass that still runs round this one, as leaves are: where that pass has it.
+  struct Outer {
+    std::shared_ptr<Node> node;
+    std::int64_t pass = 0;
+    std::size_t place = 0;
+  };
   struct Later {
     bool operator()(const std::shared_ptr<Node>& a, const std::shared_ptr<Node>& b) const {
       return a->sequence < b->sequence;
     }
   };
-  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> ready;
+
+  const std::int64_t pass;
+  const bool is_outermost;
+  std::vector<Arrived> nodes = {};  // by Node::place
+  std::vector<Outer> of_outer = {};
+  std::priority_queue<std::shared_ptr<Node>, std::vector<std::shared_ptr<Node>>, Later> ready = {};
+
+  Arrived& at(const Node& node) { return nodes[node.place]; }
+
+  // Whether the node is new to this pass, which then has a place for it.
+  bool meet(const std::shared_ptr<Node>& node) {
+    if (node->pass == pass) {
+      return false;
+    }
+    if (!is_outermost && node->pass > 0) {
+      of_outer.push_back({node, node->pass, node->place});
+    }
+    node->pass = pass;
+    node->place = nodes.size();
+    nodes.emplace_back();
+    return true;
+  }
 
   // Every edge into a node that `root` reaches.
   void count(const std::shared_ptr<Node>& root) {
+    meet(root);
     std::vector<const Node*> open = {root.get()};
-    std::unordered_set<const Node*> seen = {root.get()};
     while (!open.empty()) {
       const Node* node = open.back();
       open.pop_back();
@@ -156,18 +186,25 @@ struct Graph::Task {
         if (input.node == nullptr) {
           continue;
         }
-        ++nodes[input.node.get()].missing;
-        if (seen.insert(input.node.get()).second) {
+        if (meet(input.node)) {
           open.push_back(input.node.get());
         }
+        ++at(*input.node).missing;
       }
+    }
+  }
+
+  void give_back_places() {
+    for (const Outer& outer : of_outer) {
+      outer.node->pass = outer.pass;
+      outer.node->place = outer.place;
     }
   }
 };
 
 // Sums in place where nobody else holds what came first (InputBuffer::accumulate).
 void Graph::pass(Task& task, const Node::Edge& to, Tensor gradient) {
-  Task::Arrived& arrived = task.nodes[to.node.get()];
+  Task::Arrived& arrived = task.at(*to.node);
   if (gradient.is_defined()) {
     Tensor& sum = arrived.of(to.output);
     if (!sum.is_defined()) {
@@ -192,7 +229,7 @@ Tensor Graph::summed(const Tensor& gradient, std::int64_t elements, bool sums_co
 }
 
 void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
-  Tensors arrived = std::move(task.nodes[node.get()].gradients);
+  Tensors arrived = std::move(task.at(*node).gradients);
   arrived.resize(node->outputs.size());
   if (node->take) {
     node->take(std::move(arrived.front()));
@@ -238,15 +275,16 @@ void Graph::backward(const Tensor& output, Tensor gradient) {
   }
   const bool outer_records = std::exchange(records, false);
   ++num_running_;
-  Task task;
+  Task task{.pass = ++num_passes_, .is_outermost = num_running_ == 1};
   task.count(output.node);
-  task.nodes[output.node.get()].of(output.output) = std::move(gradient);
+  task.at(*output.node).of(output.output) = std::move(gradient);
   task.ready.push(output.node);
   while (!task.ready.empty()) {
     const std::shared_ptr<Node> node = task.ready.top();
     task.ready.pop();
     run(task, node);
   }
+  task.give_back_places();
   --num_running_;
   records = outer_records;
 }

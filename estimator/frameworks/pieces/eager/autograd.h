@@ -133,6 +133,9 @@ class Node {
   std::function<void(Tensor)> take;  // of a leaf: takes its gradient
   bool sums_columns = false;         // a broadcast input is a row: its gradient sums all rows
   const Label* label = nullptr;      // in which its operator ran
+  // The backward pass that counted it last, and its place there.
+  std::int64_t pass = 0;
+  std::size_t place = 0;
 };
 
 // Builds a node while its operator runs.
@@ -200,6 +203,7 @@ class Graph {
   const std::int64_t multiprocessors_;
   std::int64_t sequence_ = 0;
   std::int64_t num_running_ = 0;  // backward passes, one within the other
+  std::int64_t num_passes_ = 0;   // that have begun
   std::vector<std::shared_ptr<Node>> finished_;
   std::unordered_map<const Storage*, std::size_t> place_of_cast_;
   Tensors casts_;  // in the order in which they were made, and go

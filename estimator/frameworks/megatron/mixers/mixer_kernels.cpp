@@ -1,0 +1,121 @@
+// Every number counts how often one element is read or written, as in kernels.cpp. Sources: those
+// of delta_net.cpp.
+#include "estimator/frameworks/megatron/mixers/mixer_kernels.h"
+
+#include "estimator/plan/number.h"
+#include "estimator/plan/time_constants.h"
+#include "estimator/time/block_work.h"
+
+namespace shardplan::megatron {
+namespace {
+
+constexpr double kChunk = 64;  // tokens that share a state
+
+// Of each channel of the convolution: copied by channel 2 and convolved 2; backward its gradient 3,
+// copied back 2, and parts put together 2. Queries and keys, as wide as value heads: copied 2,
+// normed 2 and repeated 2, read by the rule's four kernels 4 and written as weights 1; backward
+// made again 3, read 6, written 4, summed over repetitions 2 and normed back 3.
+Passes channel_kernels(double e) {
+  return {.forward = {.fused = 2 * e, .rearranged = 2 * e},
+          .backward = {.fused = 3 * e, .rearranged = 4 * e}};
+}
+Passes key_kernels(double e) {
+  return {.forward = {.fused = 9 * e, .rearranged = 2 * e},
+          .backward = {.fused = 16 * e, .rearranged = 2 * e}};
+}
+
+// Of each value: copied 2; the rule reads it, writes and reads two more of its kind 5 and the
+// output 1; normed 2 and gated 3, whose gate is copied 2. Backward the gate 5, the norm 3; made
+// again 5, gradients read and written 8, and copied back 2.
+Passes value_kernels(double e) {
+  return {.forward = {.fused = 11 * e, .rearranged = 4 * e},
+          .backward = {.fused = 21 * e, .rearranged = 2 * e}};
+}
+
+// Of each state: written and read; backward again, and its gradient.
+Passes state_kernels(double e) {
+  return {.forward = {.fused = 2 * e}, .backward = {.fused = 4 * e}};
+}
+
+// Of each element of a chunk's triangle: in fp32 written, read and inverted, in bf16 written and
+// read; backward read twice.
+Passes triangle_kernels(double e) {
+  return {.forward = {.fused = 8 + 3 * e}, .backward = {.fused = 2 * e}};
+}
+
+// Products of one token and value head: two of a chunk's keys, its inverse with keys and values,
+// three with the state, one of a chunk's values.
+double rule_flops(const DeltaSpec& delta) {
+  const double key = number(delta.key_head_dim);
+  const double value = number(delta.value_head_dim);
+  return 2 * 2 * kChunk * key + 2 * kChunk * (key + value) + 3 * 2 * key * value +
+         2 * kChunk * value;
+}
+
+// Backward computes forward's products but the output's again, and two of each.
+BlockTime delta_rule(const BlockContext& context) {
+  const DeltaSpec& delta = context.model().delta;
+  const double e = context.element_bytes;
+  const double tokens = number(context.tokens);
+  const double heads = number(div_ceil(delta.value_heads, context.plan.tp));
+  const double keys = tokens * heads * number(delta.key_head_dim);
+  const double values = tokens * heads * number(delta.value_head_dim);
+  const double channels =
+      tokens * number(div_ceil(2 * delta.key_width() + delta.value_width(), context.plan.tp));
+  BlockTime time = memory_bound(context, channels, channel_kernels(e));
+  add(time, memory_bound(context, 2 * keys, key_kernels(e)));
+  add(time, memory_bound(context, values, value_kernels(e)));
+  add(time, memory_bound(context, keys * number(delta.value_head_dim) / kChunk, state_kernels(e)));
+  add(time, memory_bound(context, tokens * heads * kChunk, triangle_kernels(e)));
+  BlockTime products;
+  products.forward_flops = tokens * heads * rule_flops(delta);
+  const GpuSpec& gpu = context.gpu();
+  products.forward_s = products.forward_flops / (gpu.bf16_flops_per_s * gpu.constants->gemm_share);
+  products.backward_input_s = 3 * products.forward_s;
+  note(context, PieceKind::kProduct, products);
+  add(time, products);
+  return time;
+}
+
+}  // namespace
+
+void add_mixer(const BlockContext& context, const LayerSpec&, LayerParts& parts) {
+  const DeltaSpec& delta = context.model().delta;
+  const std::int64_t hidden = context.model().hidden;
+  const std::int64_t made = 2 * (delta.key_width() + delta.value_width() + delta.value_heads);
+  const Precision precision = context.plan.precision;
+  begin_part(context, "attention");
+  parts.attention = delta_rule(context);
+  begin_part(context, "projections");
+  const BlockTime in = linear(
+      context, {.m = context.tokens, .n = div_ceil(made, context.plan.tp), .k = hidden}, precision);
+  const BlockTime out = linear(
+      context,
+      {.m = context.tokens, .n = hidden, .k = div_ceil(delta.value_width(), context.plan.tp)},
+      precision);
+  parts.projections = in;
+  add(parts.projections, out);
+  add(parts.projections,
+      tensor_parallel_region(context, {.in = hidden,
+                                       .out = hidden,
+                                       .in_element_bytes = gathered_element_bytes(context),
+                                       .column = in,
+                                       .row = out}));
+}
+
+// core/transformer/attention.py, _apply_output_gate: the gate is copied 2 and multiplied 3;
+// backward both gradients 5, and the gate's copied back 2.
+void add_output_gate(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  const ModelSpec& model = context.model();
+  if (model.attention_gate != AttentionGate::kPerElement || layer.mixer != MixerKind::kAttention) {
+    return;
+  }
+  const double e = context.element_bytes;
+  const std::int64_t width = div_ceil(model.num_heads, context.plan.tp) * model.head_dim;
+  begin_part(context, "projections");
+  add(parts.projections, memory_bound(context, number(context.tokens * width),
+                                      {.forward = {.fused = 3 * e, .rearranged = 2 * e},
+                                       .backward = {.fused = 5 * e, .rearranged = 2 * e}}));
+}
+
+}  // namespace shardplan::megatron

@@ -1,0 +1,227 @@
+// What parts of a model that not all have ask of a plan under Megatron-LM core_v0.16.1 with
+// Transformer Engine 2.9: attention sinks, biases of experts and the bounded gate of gpt_oss, gated
+// delta nets and gated attention of qwen3_next and qwen3_5.
+#pragma once
+
+#include <algorithm>
+#include <string>
+
+#include "estimator/frameworks/megatron/adapters/adapters.h"
+#include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/ledger/layer_blocks.h"
+#include "estimator/plan/parameters.h"
+#include "estimator/validity/sizes.h"
+#include "estimator/validity/text.h"
+#include "estimator/validity/unsupported.h"
+#include "estimator/validity/validity.h"
+
+namespace shardplan::megatron {
+
+// Unfused attention takes sinks as one more column of scores, which its rows do not have.
+// FlashAttention takes none (pytorch/attention/dot_product_attention/utils.py,
+// get_attention_backend), and where cuDNN's backward is not deterministic only the unfused one is
+// left.
+inline constexpr ValidityRule kSinkBackends = {
+    .name = "unsupported: attention_backend",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_sinks(job) && attention_backend(job, plan) != AttentionBackend::kFused;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "attention_backend",
+                              std::string(name_of(attention_backend(job, plan))) +
+                                  " with attention sinks (" + job.model.family + ")",
+                              "auto and fused, not deterministic from compute capability 10.0 on");
+        }};
+
+// The same function, context_parallel.
+inline constexpr ValidityRule kSinksNeedA2a = {
+    .name = "sinks_with_cp_need_a2a",
+    .reads = {PlanField::kCp, PlanField::kCpMethod},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_sinks(job) && plan.cp > 1 && plan.cp_method != CpMethod::kA2a;
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "cp " + number_text(plan.cp) + " with cp_method " +
+                 std::string(name_of(plan.cp_method)) + " and attention sinks (" +
+                 job.model.family + "); valid: cp_method a2a, or cp 1";
+        }};
+
+// core/transformer/transformer_config.py, __post_init__.
+inline constexpr ValidityRule kBiasedExpertsNeedEtp1 = {
+    .name = "biased_experts_need_etp_1",
+    .reads = {PlanField::kEtp},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return job.model.moe.biased_experts && plan.etp > 1; },
+    .explain =
+        [](const Job&, const Plan& plan) {
+          return "etp " + number_text(plan.etp) + " with biases of experts; valid: etp 1";
+        }};
+
+// core/transformer/moe/shared_experts.py, __init__.
+inline constexpr ValidityRule kBiasedExpertsAlone = {
+    .name = "biased_experts_without_shared",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.moe.biased_experts && job.model.moe.shared_ffn > 0;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "moe.shared_ffn " + number_text(job.model.moe.shared_ffn) +
+                 " with biases of experts; valid: experts without biases (--disable-bias-linear), "
+                 "or no shared ones";
+        }};
+
+// core/transformer/mlp.py: dense FFNs and shared experts bound their gates by operators that their
+// rows do not have, and not at all where the activation is fused; nor do the rows of experts that
+// take turns say which of them hold bounded gates.
+inline constexpr ValidityRule kClampedExpertsOnly = {
+    .name = "unsupported: model.activation",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const ModelSpec& model = job.model;
+          return model.activation == Activation::kClampedSwiglu &&
+                 (model.moe.shared_ffn > 0 || !job.profile.moe_grouped_gemm ||
+                  std::ranges::any_of(model.layers,
+                                      [](const LayerSpec& layer) { return !layer.is_moe; }));
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.activation", "clamped SwiGLU (" + job.model.family + ")",
+                              "of routed experts alone, with moe_grouped_gemm true");
+        }};
+
+inline bool has_delta_nets(const Job& job) {
+  return std::ranges::any_of(job.model.layers, [](const LayerSpec& layer) {
+    return layer.mixer == MixerKind::kGatedDelta;
+  });
+}
+inline bool has_gated_attention(const Job& job) {
+  return job.model.attention_gate != AttentionGate::kNone;
+}
+// "gated delta nets (qwen3_next)"
+inline std::string newer_mixers(const Job& job) {
+  return std::string(has_delta_nets(job) ? "gated delta nets (" : "gated attention (") +
+         job.model.family + ")";
+}
+
+// transformer_config.py, __post_init__; core/ssm/gated_delta_net.py.
+inline constexpr ValidityRule kDeltaNeedsCp1 = {
+    .name = "gated_delta_net_needs_cp_1",
+    .reads = {PlanField::kCp},
+    .broken = [](const Job& job, const Plan& plan) { return has_delta_nets(job) && plan.cp > 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "cp " + number_text(plan.cp) + " with " + newer_mixers(job) + "; valid: cp 1";
+        }};
+
+inline constexpr ValidityRule kDeltaHeadsByTp = {
+    .name = "delta_heads_divisible_by_tp",
+    .reads = {PlanField::kTp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return has_delta_nets(job) && (job.model.delta.key_heads % plan.tp != 0 ||
+                                         job.model.delta.value_heads % plan.tp != 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const DeltaSpec& delta = job.model.delta;
+          return delta.key_heads % plan.tp != 0
+                     ? not_divisible("delta.key_heads", delta.key_heads, "tp", plan.tp)
+                     : not_divisible("delta.value_heads", delta.value_heads, "tp", plan.tp);
+        }};
+
+// Rows of what mixes tokens are those of bf16 and fp16 layers whose norms stand in their products.
+inline constexpr ValidityRule kMixersInBf16 = {
+    .name = "unsupported: precision",
+    .reads = {PlanField::kPrecision},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return (has_delta_nets(job) || has_gated_attention(job)) &&
+                 plan.precision == Precision::kFp8;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "precision", "fp8 with " + newer_mixers(job), "bf16, fp16");
+        }};
+
+// Buckets of Megatron-FSDP, Muon's matrices and adapters are counted of layers of equal mixers.
+inline constexpr ValidityRule kMixersZero = {
+    .name = "unsupported: zero",
+    .reads = {PlanField::kZero},
+    .broken = [](const Job& job, const Plan& plan) { return has_delta_nets(job) && plan.zero > 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "zero", number_text(plan.zero) + " with " + newer_mixers(job),
+                              "0, 1");
+        }};
+
+inline constexpr ValidityRule kMixersOptimizer = {
+    .name = "unsupported: optimizer",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return (has_delta_nets(job) || has_gated_attention(job)) && uses_muon(job);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "optimizer",
+                              std::string(name_of(job.optimizer)) + " with " + newer_mixers(job),
+                              "adamw");
+        }};
+
+inline constexpr ValidityRule kMixersAdapters = {
+    .name = "unsupported: trained",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return (has_delta_nets(job) || has_gated_attention(job)) && trains_adapters(job);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "trained",
+              std::string(name_of(trained_parameters(job))) + " with " + newer_mixers(job),
+              name_of(TrainedParameters::kAll));
+        }};
+
+// experimental_attention_variant_module_specs.py knows Transformer Engine's layers alone;
+// deterministic delta nets run operator by operator.
+inline constexpr ValidityRule kMixersBackends = {
+    .name = "unsupported: attention_backend",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return (has_delta_nets(job) || has_gated_attention(job)) &&
+                 (has_local_layers(job) || job.profile.deterministic_attention);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_backend",
+                              std::string(has_local_layers(job) ? "local" : "deterministic") +
+                                  " with " + newer_mixers(job),
+                              "others, not deterministic");
+        }};
+
+inline constexpr ValidityRule kLayerKinds = {
+    .name = "unsupported: model.layers",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return layers_vary(job.model) && num_layer_kinds(job.model) > kMostLayerKinds;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "model.layers",
+              number_text(num_layer_kinds(job.model)) + " kinds (" + job.model.family + ")",
+              "up to " + number_text(kMostLayerKinds));
+        }};
+
+}  // namespace shardplan::megatron
