@@ -270,9 +270,9 @@ std::vector<OptionRow> screen_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "compare",   "search",  "advise",
-                                        "batch",    "accuracy",  "why-oom", "list",
-                                        "validate", "calibrate", "explain"};
+  const std::vector<std::string> all = {"estimate", "compare",  "search",    "advise",
+                                        "batch",    "accuracy", "why-oom",   "list",
+                                        "support",  "validate", "calibrate", "explain"};
   const std::vector<std::string> both = {"estimate", "search", "advise"};
   const std::vector<std::string> jobs = {"estimate", "compare", "search",
                                          "advise",   "why-oom", "explain"};
@@ -307,6 +307,8 @@ std::vector<OptionRow> build_table() {
   add("Search", {"search", "advise"}, top_rows());
   add("Search", {"search"}, search_rows());
   add("Question", {"advise"}, advise_rows());
+  add("Question", {"support"},
+      {text("framework", "NAME", "this one, its versions and why it refuses what it does")});
   add("Question", {"accuracy"}, accuracy_rows());
   add("Run", {"validate"}, validate_rows());
   add("Run", {"calibrate"}, calibrate_rows());
