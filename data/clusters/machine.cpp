@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
-#include <limits>
 
+#include "data/clusters/machine_names.h"
+#include "data/clusters/spoken_cluster.h"
 #include "data/gpus/measured_times.h"
 #include "data/read/json_message.h"
 #include "data/read/library.h"
@@ -236,54 +236,12 @@ std::string name_of_shape(const ClusterSpec& cluster, const std::string& machine
          machine;
 }
 
-// "16x8-h100" -> 16, 8, "h100".
-struct ShapedName {
-  std::int64_t nodes = 0;
-  std::int64_t gpus_per_node = 0;
-  std::string machine;
-};
-std::optional<ShapedName> parse_shaped_name(const std::string& name) {
-  ShapedName shaped;
-  const char* const end = name.data() + name.size();
-  // Counts that do not fit 64 bits are as wrong as any other that is out of range.
-  const auto count = [end](const char* at, std::int64_t& value) {
-    const std::from_chars_result result = std::from_chars(at, end, value);
-    if (result.ec == std::errc::result_out_of_range) {
-      value = std::numeric_limits<std::int64_t>::max();
-    }
-    return result.ptr;
-  };
-  const char* at = count(name.data(), shaped.nodes);
-  if (at == name.data() || at == end || *at != 'x') {
-    return std::nullopt;
-  }
-  const char* const second = at + 1;
-  at = count(second, shaped.gpus_per_node);
-  if (at == second || at == end || *at != '-') {
-    return std::nullopt;
-  }
-  shaped.machine.assign(at + 1, end);
-  return shaped;
-}
-
 void check_count(const std::string& opening, std::int64_t found, std::int64_t high,
                  const std::string& of_what) {
   if (found < 1 || found > high) {
     throw InputError(opening + "found " + std::to_string(found) + " " + of_what +
                      ", expected an integer from 1 to " + std::to_string(high));
   }
-}
-
-// The words that name a GPU: ids and aliases of every file.
-std::vector<std::string> gpu_words(const Library& library) {
-  std::vector<std::string> words;
-  for (const std::string& id : library.gpu_names()) {
-    const JsonFile& gpu = library.parse("gpus/" + id + ".json");
-    const GpuSpec spec = read_gpu(gpu.json, gpu.file);
-    words.insert(words.end(), spec.aliases.begin(), spec.aliases.end());
-    words.push_back(in_lower_case(id));
-  }
-  return words;
 }
 
 }  // namespace
@@ -303,33 +261,13 @@ ClusterSpec read_cluster(const JsonValue& value, const std::string& file, const 
   ClusterSpec cluster = read_shape(reader, usual);
   const GpuSpec& spec = cluster.gpu;
   require_links(reader, cluster, spec);
+  if (reader.has("aliases")) {
+    reader.strings("aliases");  // cluster_path reads them
+  }
   cluster.name = reader.string_or(
       "name", name_of_shape(cluster, spec.aliases.empty() ? spec.id : spec.aliases.front()));
   reader.finish();
   return cluster;
-}
-
-// Ids are file names; an alias is looked for only in files whose text holds the word.
-std::string Library::gpu_path(const std::string& name) const {
-  const std::string lower = in_lower_case(name);
-  const std::vector<std::string> ids = gpu_names();
-  for (const std::string& id : ids) {
-    if (in_lower_case(id) == lower) {
-      return "gpus/" + id + ".json";
-    }
-  }
-  for (const std::string& id : ids) {
-    std::string path = "gpus/" + id + ".json";
-    if (text_of(path).find('"' + lower + '"') == std::string::npos) {
-      continue;
-    }
-    const JsonFile& gpu = parse(path);
-    const std::vector<std::string> aliases = read_gpu(gpu.json, gpu.file).aliases;
-    if (std::ranges::find(aliases, lower) != aliases.end()) {
-      return path;
-    }
-  }
-  return "";
 }
 
 ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
@@ -342,12 +280,9 @@ ClusterSpec Library::usual_cluster(const std::string& gpu_name_or_path,
   if (read != read_->usual_clusters.end()) {
     return read->second;
   }
-  const std::string path = gpu_path(gpu_name_or_path);
+  const std::string path = spoken_gpu_path(gpu_name_or_path);
   if (path.empty()) {
-    throw InputError((where.empty() ? "gpu: " : where) + "found GPU \"" +
-                     shown(gpu_name_or_path, Encoding::kUnchecked) +
-                     "\", expected a path to a file or one of " + joined(gpu_names()) +
-                     suggestion(in_lower_case(gpu_name_or_path), gpu_words(*this)));
+    throw unknown_gpu(gpu_name_or_path, where.empty() ? "gpu: " : where, *this);
   }
   const JsonFile& gpu = parse(path);
   ClusterSpec usual = read_gpu_file(gpu.json, gpu.file, time_constants());
@@ -369,31 +304,38 @@ ClusterSpec Library::cluster(const std::string& name_or_path, const std::string&
   const std::optional<ShapedName> shaped = parse_shaped_name(name);
   const std::string machine = shaped ? shaped->machine : name;
   const std::string path = "clusters/" + machine + ".json";
-  if (!has(path) && !shaped) {
-    throw InputError(opening + "found \"" + shown(name_or_path, Encoding::kUnchecked) +
-                     "\", expected NODESxGPUS-GPU such as 1x8-h200, a path to a file, or one of " +
-                     joined(cluster_names()) + suggestion(name, cluster_names()));
+  const bool is_written_so =
+      has(path) ||
+      (shaped && (read_->usual_clusters.contains(machine) || !gpu_path(machine).empty()));
+  if (!is_written_so) {
+    const std::string meant = cluster_named(name, opening);
+    if (meant.empty() && !shaped) {
+      throw unknown_cluster(name_or_path, opening, *this);
+    }
+    if (!meant.empty() && meant != name) {
+      return cluster(meant, where);
+    }
   }
-  ClusterSpec cluster;
+  ClusterSpec found;
   if (has(path)) {
     const JsonFile& file = parse(path);
-    cluster = read_cluster(file.json, file.file, *this);
+    found = read_cluster(file.json, file.file, *this);
   } else {
-    cluster = usual_cluster(machine, opening);
+    found = usual_cluster(machine, opening);
   }
   if (shaped) {
     check_count(opening, shaped->nodes, kMaxNodes, "nodes");
     check_count(opening, shaped->gpus_per_node, kMaxGpusPerNode, "GPUs per node");
     check_count(opening, shaped->nodes * shaped->gpus_per_node, kMaxGpus, "GPUs in all");
-    cluster.nvlink_domain = clipped_nvlink_domain(cluster, shaped->gpus_per_node);
-    cluster.nodes = shaped->nodes;
-    cluster.gpus_per_node = shaped->gpus_per_node;
-    if (const std::string why = why_no_domain(cluster); !why.empty()) {
+    found.nvlink_domain = clipped_nvlink_domain(found, shaped->gpus_per_node);
+    found.nodes = shaped->nodes;
+    found.gpus_per_node = shaped->gpus_per_node;
+    if (const std::string why = why_no_domain(found); !why.empty()) {
       throw InputError(opening + why);
     }
   }
-  cluster.name = name;
-  return cluster;
+  found.name = name;
+  return found;
 }
 
 }  // namespace shardplan

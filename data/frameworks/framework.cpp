@@ -215,18 +215,39 @@ JsonValue value_of_word(const ProfileOption& option, const std::string& word) {
 
 namespace {
 
-// Frameworks without a profile of their own, and what comes nearest to them.
-struct Nearest {
+// Frameworks by names that are spelled without capitals, dashes and blanks.
+struct OtherName {
   std::string_view name;
   std::string_view framework;
 };
+
+// Names of a profile's framework, and of programs that are Megatron-core or a Trainer inside.
+constexpr std::array kMeant = std::to_array<OtherName>({
+    {.name = "bridge", .framework = "megatron"},
+    {.name = "hf", .framework = "transformers"},
+    {.name = "hftrainer", .framework = "transformers"},
+    {.name = "huggingface", .framework = "transformers"},
+    {.name = "mcore", .framework = "megatron"},
+    {.name = "megatronbridge", .framework = "megatron"},
+    {.name = "megatroncore", .framework = "megatron"},
+    {.name = "megatronlm", .framework = "megatron"},
+    {.name = "nemo", .framework = "megatron"},
+    {.name = "torch", .framework = "pytorch"},
+    {.name = "trainer", .framework = "transformers"},
+});
+
+// Frameworks without a profile of their own, and what comes nearest to them.
 constexpr std::string_view kTrainer =
     "transformers or deepspeed, which it trains by, or --from its configuration";
-constexpr std::array kNearest = std::to_array<Nearest>({
+constexpr std::string_view kReinforced =
+    "megatron, pytorch or transformers, which train its policy: reinforcement learning with its "
+    "rollouts is not covered";
+constexpr std::array kNearest = std::to_array<OtherName>({
     {.name = "accelerate", .framework = kTrainer},
     {.name = "axolotl", .framework = kTrainer},
     {.name = "ddp", .framework = "pytorch with --zero 0"},
     {.name = "fsdp", .framework = "pytorch with --zero 3"},
+    {.name = "fsdp2", .framework = "pytorch with --zero 3, or torchtitan"},
     {.name = "horovod",
      .framework = "pytorch with --zero 0, which comes nearest: Horovod sums whole gradients as "
                   "DistributedDataParallel does"},
@@ -235,20 +256,41 @@ constexpr std::array kNearest = std::to_array<Nearest>({
     {.name = "lightning",
      .framework = "pytorch, which comes nearest: its strategies are DDP and FSDP"},
     {.name = "llamafactory", .framework = kTrainer},
-    {.name = "ms-swift", .framework = kTrainer},
+    {.name = "msswift", .framework = kTrainer},
+    {.name = "openrlhf", .framework = kReinforced},
+    {.name = "swift", .framework = kTrainer},
     {.name = "tensorflow",
      .framework = "pytorch, which comes nearest for a model of the same sizes: what TensorFlow "
                   "keeps is not described"},
     {.name = "trl", .framework = kTrainer},
+    {.name = "unsloth",
+     .framework = "transformers, which comes nearest: Unsloth's own kernels and checkpoints in "
+                  "host memory take less and are not described"},
+    {.name = "verl", .framework = kReinforced},
 });
 
-std::string nearest_to(const std::string& name) {
-  const auto* const found = std::ranges::find(
-      kNearest, in_lower_case(name), [](const Nearest& each) { return std::string(each.name); });
-  return found == kNearest.end() ? "" : std::string(found->framework);
+std::string bare_name(const std::string& name) {
+  std::string bare = in_lower_case(name);
+  std::erase_if(bare, [](char letter) { return letter == '-' || letter == '_' || letter == ' '; });
+  return bare;
+}
+
+template <class Names>
+std::string named_in(const Names& names, const std::string& name) {
+  const auto* const found = std::ranges::find(names, bare_name(name), &OtherName::name);
+  return found == names.end() ? "" : std::string(found->framework);
 }
 
 }  // namespace
+
+std::string Library::framework_named(const std::string& word) const {
+  for (const std::string& name : {word, in_lower_case(word), named_in(kMeant, word)}) {
+    if (known_framework(name)) {
+      return name;
+    }
+  }
+  return "";
+}
 
 std::string Library::key_of(const FrameworkProfile& profile) const {
   const std::string versioned = profile.name + "@" + profile.version;
@@ -260,15 +302,16 @@ bool Library::known_framework(const std::string& name) const {
 }
 
 FrameworkProfile Library::framework(const std::string& name, const std::string& where) const {
-  if (!known_framework(name)) {
-    const std::string nearest = nearest_to(name);
+  const std::string known = framework_named(name);
+  if (known.empty()) {
+    const std::string nearest = named_in(kNearest, name);
     throw InputError((where.empty() ? "framework: " : where) + "found \"" +
                      shown(name, Encoding::kUnchecked) + "\", expected " +
                      (nearest.empty() ? "one of " + joined(framework_names()) +
-                                            suggestion(name, framework_names())
+                                            suggestion(in_lower_case(name), framework_names())
                                       : nearest));
   }
-  return profile(name).profile;
+  return profile(known).profile;
 }
 
 const ProfileFile& Library::profile(const std::string& framework) const {

@@ -13,7 +13,7 @@ namespace {
 // Words of published names that change weights, tokenizers and lengths, not sizes.
 constexpr std::array kVariants = std::to_array<std::string_view>(
     {"instruct", "chat", "base", "think", "thinking", "reasoning", "sft", "dpo", "it", "pt", "hf",
-     "bf16", "fp16", "fp8", "fp4", "nvfp4", "mxfp4", "1m"});
+     "bf16", "fp16", "fp8", "dynamic", "fp4", "nvfp4", "mxfp4", "1m"});
 
 constexpr std::string_view k4Bit = "-bnb-4bit";
 
@@ -27,7 +27,7 @@ std::string bare_name(const std::string& name) {
   std::string rest = in_lower_case(name);
   rest.erase(rest.find_last_not_of('/') + 1);
   rest.erase(0, rest.rfind('/') + 1);
-  std::ranges::replace(rest, '_', '-');
+  for (char& letter : rest) { letter = letter == '_' || letter == ' ' ? '-' : letter; }
   if (names_4bit_checkpoint(rest)) {
     rest.resize(rest.size() - k4Bit.size());
   }
@@ -61,6 +61,38 @@ std::string without_words(const std::string& name, Dropped is_dropped) {
   return rest;
 }
 
+// `like`: a did-you-mean, or nothing.
+InputError unknown_model(const std::string& found, const std::string& where,
+                         const std::string& like) {
+  return InputError(
+      (where.empty() ? "model: " : where) + "found \"" + shown(found, Encoding::kUnchecked) +
+          "\", which is not shipped, and nothing is downloaded; expected a name that `shardplan "
+          "list models` has or the path of a config.json" +
+          like,
+      "save the config.json that is published beside the weights, and give --model config.json");
+}
+
+// "70b": the models of this size.
+bool is_size(const std::string& word) {
+  return word.size() > 1 && word.ends_with('b') &&
+         word.find_first_not_of("0123456789.") == word.size() - 1;
+}
+
+std::string models_like(const std::string& found, const std::vector<std::string>& presets,
+                        const std::vector<std::string>& known) {
+  const std::string word = bare_name(found);
+  if (!is_size(word)) {
+    return suggestion(word, known);
+  }
+  std::vector<std::string> sized;
+  for (const std::string& name : presets) {
+    if (name.ends_with("-" + word)) {
+      sized.push_back(name);
+    }
+  }
+  return sized.empty() ? "" : "; of this size: " + joined(sized);
+}
+
 }  // namespace
 
 bool names_4bit_checkpoint(const std::string& model) {
@@ -84,10 +116,7 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
       return {.name = preset, .config = parse("models/" + preset + ".json")};
     }
     if (is_published_name(name_or_path) && !std::filesystem::exists(name_or_path, failed)) {
-      throw InputError((where.empty() ? "model: " : where) + "found \"" +
-                       shown(name_or_path, Encoding::kUnchecked) +
-                       "\", a published name whose sizes are not known here, expected a name that "
-                       "`shardplan list models` has or the path of its config.json");
+      throw unknown_model(name_or_path, where, "");
     }
     return {.name = std::filesystem::path(name_or_path).stem().string(),
             .config = {.json = parse_text(with_finite_steps(read_text_file(name_or_path, where)),
@@ -101,11 +130,7 @@ ModelFile Library::model_file(const std::string& name_or_path, const std::string
       const JsonFile& aliases = parse(std::string(kModelAliasesPath));
       for (const auto& [alias, preset] : aliases.json.members) { known.push_back(alias); }
     }
-    throw InputError((where.empty() ? "model: " : where) + "found \"" +
-                     shown(name_or_path, Encoding::kUnchecked) +
-                     "\", expected a model preset (see `shardplan list models`) or a path to a "
-                     "config.json" +
-                     suggestion(in_lower_case(name_or_path), known));
+    throw unknown_model(name_or_path, where, models_like(name_or_path, model_names(), known));
   }
   return {.name = name, .config = parse("models/" + name + ".json")};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 
 #include "data/read/json_reader.h"
 
@@ -83,8 +84,24 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::string suggestion(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr std::size_t kLeastLetters = 3;  // fewer begin too many names
+  constexpr std::size_t kMostNames = 3;
+  std::vector<std::string> begun;
+  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  std::ranges::copy_if(candidates, std::back_inserter(begun), [&](const std::string& name) {
+    return letters >= kLeastLetters && name.size() > word.size() && name.starts_with(word);
+  });
   const std::string nearest = nearest_name(word, candidates);
-  return nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?";
+  if (begun.empty() || std::ranges::find(begun, nearest) != begun.end()) {
+    return nearest.empty() ? "" : "; did you mean \"" + nearest + "\"?";
+  }
+  std::ranges::stable_sort(begun, {}, &std::string::size);
+  begun.resize(std::min(begun.size(), kMostNames));
+  std::string names;
+  for (const std::string& name : begun) {
+    names += (names.empty() ? "\"" : " or \"") + name + "\"";
+  }
+  return "; did you mean " + names + "?";
 }
 
 }  // namespace shardplan

@@ -36,7 +36,8 @@ std::vector<std::string> words_of(const Table& table) {
   return words;
 }
 
-// `; did you mean "h200"?`, or nothing when no candidate is near.
+// `; did you mean "h200"?`: the nearest in spelling of the candidates that begin with the word, or
+// up to three of them where none is near, else the nearest of all; nothing when none is.
 std::string suggestion(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace shardplan

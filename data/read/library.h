@@ -69,7 +69,8 @@ struct ModelFile {
 };
 
 // Files are found in library.cpp; what they say of models, GPUs and frameworks is read in
-// models/preset.cpp, clusters/machine.cpp, frameworks/framework.cpp and time/constants.cpp.
+// models/preset.cpp, clusters/machine.cpp and machine_names.cpp, frameworks/framework.cpp and
+// time/constants.cpp.
 class Library {
  public:
   Library();                                            // embedded data
@@ -89,8 +90,13 @@ class Library {
   // whose variants have the same sizes; "" if there is none.
   std::string published_model(const std::string& name) const;
   GpuSpec gpu(const std::string& name_or_path, const std::string& where = "") const;
-  // Also NODESxGPUS-NAME for any shipped GPU or cluster: "2048x8-h100", "16x8-aws-p5".
+  // Also NODESxGPUS-NAME for any shipped GPU or cluster, "2048x8-h100", "16x8-aws-p5", and what
+  // cluster_named understands.
   ClusterSpec cluster(const std::string& name_or_path, const std::string& where = "") const;
+  // The name of the cluster that a word means, in lower case: "1x8-h100" of "8xH100", "h100x8" and
+  // "8 x NVIDIA H100 80GB HBM3", "aws-p5" of "p5.48xlarge". "" for a word that means none; `where`
+  // opens the message of an InputError for GPUs that fill no nodes.
+  std::string cluster_named(const std::string& word, const std::string& where = "") const;
   // One node of this GPU with the network it is usually sold with: the defaults of a cluster.
   ClusterSpec usual_cluster(const std::string& gpu_name_or_path,
                             const std::string& where = "") const;
@@ -99,6 +105,9 @@ class Library {
   const TimeConstantsFile& time_constants_file() const;
   // The profile's defaults. Unknown frameworks are InputErrors; known_framework tells before.
   FrameworkProfile framework(const std::string& name, const std::string& where = "") const;
+  // The name under which the profile is kept of a framework that its users call so: "megatron" of
+  // "Megatron-LM"; "" if there is none.
+  std::string framework_named(const std::string& word) const;
   bool known_framework(const std::string& name) const;
   const ProfileFile& profile(const std::string& framework) const;  // of a known one
   // Under which name the profile is kept: "nanotron", an older version of it as "nanotron@v0.4".
@@ -121,7 +130,11 @@ class Library {
   std::string file_of(const std::string& path) const;  // as messages name it
   JsonValue parse_text(const std::string& text, const std::string& file) const;
   std::vector<std::string> names_in(std::string_view folder) const;
-  std::string gpu_path(const std::string& name) const;  // "" if unknown
+  // "" if unknown; by id or alias, and also by what nvidia-smi prints.
+  std::string gpu_path(const std::string& name) const;
+  std::string spoken_gpu_path(const std::string& name) const;
+  std::string cluster_path(const std::string& name) const;
+  std::string machine_named(const std::string& word) const;  // "aws-p5", "h100"
 
   struct Read {
     std::map<std::string, JsonFile> files;              // by path

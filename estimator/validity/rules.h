@@ -89,7 +89,7 @@ inline constexpr ValidityRule kHeadsByTp = {
     .broken = [](const Job& job, const Plan& plan) { return job.model.num_heads % plan.tp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_divisible("num_heads", job.model.num_heads, "tp", plan.tp);
+          return heads_by_tp_text(job, "num_heads", job.model.num_heads, plan.tp);
         }};
 
 inline constexpr ValidityRule kKvHeadsByTp = {
@@ -99,7 +99,7 @@ inline constexpr ValidityRule kKvHeadsByTp = {
                  const Plan& plan) { return job.model.num_kv_heads % plan.tp != 0; },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_divisible("num_kv_heads", job.model.num_kv_heads, "tp", plan.tp);
+          return heads_by_tp_text(job, "num_kv_heads", job.model.num_kv_heads, plan.tp);
         }};
 
 // Megatron-LM core/transformer/transformer_config.py: a multiple or a divisor.

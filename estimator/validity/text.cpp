@@ -70,11 +70,27 @@ std::string divisors_text(std::int64_t number) {
   return list_text(number, [&](std::int64_t value) { return number % value == 0; });
 }
 
-std::string not_divisible(std::string_view name, std::int64_t number, std::string_view divisor_name,
-                          std::int64_t divisor) {
+namespace {
+
+std::string not_divisible_by(std::string_view name, std::int64_t number,
+                             std::string_view divisor_name, std::int64_t divisor,
+                             const std::string& valid) {
   return std::string(name) + " " + number_text(number) + " is not divisible by " +
          std::string(divisor_name) + " " + number_text(divisor) + "; valid " +
-         std::string(divisor_name) + ": " + divisors_text(number);
+         std::string(divisor_name) + ": " + valid;
+}
+
+}  // namespace
+
+std::string not_divisible(std::string_view name, std::int64_t number, std::string_view divisor_name,
+                          std::int64_t divisor) {
+  return not_divisible_by(name, number, divisor_name, divisor, divisors_text(number));
+}
+
+std::string heads_by_tp_text(const Job& job, std::string_view name, std::int64_t heads,
+                             std::int64_t tp) {
+  return not_divisible_by(name, heads, "tp", tp,
+                          divisors_text(std::gcd(heads, job.cluster.world_size())));
 }
 
 std::string product_text(std::initializer_list<NamedFactor> factors) {
@@ -125,15 +141,14 @@ std::string explain_global_batch(const Job& job, const Plan& plan) {
   if (job.global_batch % dp == 0) {
     return fact + "; valid micro_batch: " + divisors_text(job.global_batch / dp);
   }
-  // What tp, cp and pp can leave to dp.
-  return fact + "; valid dp: " +
-         list_text(job.cluster.world_size(),
-                   [&](std::int64_t degree) {
-                     return job.cluster.world_size() % degree == 0 &&
-                            job.global_batch % degree == 0;
-                   }) +
-         "; at this micro_batch and dp valid global_batch: multiples of " +
-         number_text(dp * plan.micro_batch);
+  const std::int64_t group = dp * plan.micro_batch;
+  const std::int64_t below = job.global_batch / group * group;
+  return fact + "; valid global_batch: " + (below > 0 ? number_text(below) + ", " : "") +
+         number_text(below + group) + " (multiples of " + number_text(group) +
+         "), or sizes that leave dp " +
+         list_text(job.cluster.world_size(), [&](std::int64_t degree) {
+           return job.cluster.world_size() % degree == 0 && job.global_batch % degree == 0;
+         });
 }
 
 std::string explain_sequence_by_cp(const Job& job, const Plan& plan) {

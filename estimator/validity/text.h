@@ -23,6 +23,10 @@ std::string divisors_text(std::int64_t number);
 std::string not_divisible(std::string_view name, std::int64_t number, std::string_view divisor_name,
                           std::int64_t divisor);
 
+// The same of heads, with the values of tp that divide the number of GPUs, too.
+std::string heads_by_tp_text(const Job& job, std::string_view name, std::int64_t heads,
+                             std::int64_t tp);
+
 // "tp 3 * cp 1 * pp 1", without computing a product that could overflow.
 struct NamedFactor {
   std::string_view name;

@@ -289,6 +289,12 @@ bool MeasuredRuns::cover(const Job& job, const Plan& plan) const {
   return gaps.uncovered.empty() && gaps.beyond.empty();
 }
 
+std::int64_t MeasuredRuns::count(
+    const std::function<bool(const Job& job, const Plan& plan)>& is_so) const {
+  return std::ranges::count_if(
+      runs_, [&](const KnownRun& known) { return is_so(known.run.job, known.run.plan); });
+}
+
 Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory,
                      const Library& library) {
   return MeasuredRuns(job.profile, library).evidence_of(job, plan, memory);

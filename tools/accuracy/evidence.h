@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ class MeasuredRuns {
   Evidence evidence_of(const Job& job, const Plan& plan, const MemoryEstimate& memory) const;
   // Whether some run has each of the plan's features, and its sizes lie among those of the runs.
   bool cover(const Job& job, const Plan& plan) const;
+  // How many of them are so.
+  std::int64_t count(const std::function<bool(const Job& job, const Plan& plan)>& is_so) const;
 
  private:
   const Library& library_;

@@ -2,7 +2,10 @@
 #include "tools/commands/compare.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <string_view>
+#include <utility>
 
 #include "data/frameworks/profile_fields.h"
 #include "data/read/case_tuning.h"
@@ -150,11 +153,16 @@ void drop_key(Options& options, const std::string& key) {
   }
 }
 
-// Of the batch one of the two is said.
+// Of the batch and of the machine one of two is said.
 std::string counterpart(const std::string& name) {
-  return name == "global-batch"       ? "num-microbatches"
-         : name == "num-microbatches" ? "global-batch"
-                                      : "";
+  constexpr auto kPairs = std::to_array<std::pair<std::string_view, std::string_view>>(
+      {{"global-batch", "num-microbatches"}, {"cluster", "gpu"}});
+  for (const auto& [one, other] : kPairs) {
+    if (name == one || name == other) {
+      return std::string(name == one ? other : one);
+    }
+  }
+  return "";
 }
 
 // Options of the job and the plan take one value; the others say how to read or to answer.

@@ -1,12 +1,14 @@
 #include "tools/commands/estimate.h"
 
 #include "data/read/input_error.h"
+#include "data/read/json_message.h"
 #include "estimator/answer/step_limit.h"
 #include "tools/commands/assumptions.h"
 #include "tools/commands/command.h"
 #include "tools/commands/find_max.h"
 #include "tools/commands/help.h"
 #include "tools/commands/program_report.h"
+#include "tools/commands/support.h"
 #include "tools/commands/verdict.h"
 #include "tools/export/export.h"
 #include "tools/options/command_words.h"
@@ -119,6 +121,19 @@ void answer(EstimateReport& report, const Options& options, const Library& libra
   }
 }
 
+// Below a plan that its framework does not support, for people: those that take it.
+std::string other_frameworks(const Question& question, const Prediction& prediction,
+                             const Options& options, const Library& library, const Screen& screen) {
+  if (prediction.status != PredictedStatus::kUnsupported || question.run ||
+      format_of(options) != Format::kTable) {
+    return "";
+  }
+  const std::vector<std::string> names = frameworks_that_take(options, library);
+  return screen_line(screen, "instead",
+                     names.empty() ? "no framework here takes this plan: shardplan support"
+                                   : "--framework " + joined(names) + ": shardplan support");
+}
+
 }  // namespace
 
 ExitCode run_estimate(const Arguments& arguments) {
@@ -144,6 +159,8 @@ ExitCode run_estimate(const Arguments& arguments) {
   }
   export_answer(options, report.question, command_text(options, "estimate"), library);
   output.write(render(report, options, screen_for(options, output)));
+  output.write(other_frameworks(report.question, report.prediction, options, library,
+                                screen_for(options, output)));
   if (shown && shows_program) {
     const MemoryEstimate& memory = shown->prediction.memory;
     output.write(

@@ -14,6 +14,7 @@
 #include "tools/commands/external.h"
 #include "tools/commands/list.h"
 #include "tools/commands/search.h"
+#include "tools/commands/support.h"
 #include "tools/commands/why_oom.h"
 #include "tools/options/options.h"
 #include "tools/report/output.h"
@@ -23,9 +24,9 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array<Command, 14> kCommands = {{
+constexpr std::array<Command, 15> kCommands = {{
     {.name = "estimate",
-     .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
+     .arguments = "MODEL --cluster C --sequence-length N --global-batch N [options]",
      .summary = "memory and step time of one plan on every GPU",
      .run = run_estimate},
     {.name = "compare",
@@ -38,11 +39,11 @@ constexpr std::array<Command, 14> kCommands = {{
      .run = run_search},
     {.name = "advise",
      .arguments = "--model M --cluster C --sequence-length N --global-batch N [options]",
-     .summary = "the smallest changes that make a plan fit or faster; how its bytes grow",
+     .summary = "the smallest changes that make a plan fit, or faster",
      .run = run_advise},
     {.name = "batch",
      .arguments = "FILE|- [options]",
-     .summary = "one answer per case line of a file; exit 2 if a line was bad, after all others",
+     .summary = "one answer for each case line of a file",
      .run = run_batch},
     {.name = "accuracy",
      .arguments = "FILE... [options]",
@@ -54,19 +55,23 @@ constexpr std::array<Command, 14> kCommands = {{
      .run = run_why_oom},
     {.name = "explain",
      .arguments = "[TERM] [options of estimate]",
-     .summary = "what a word of the answers means, its formula, and its numbers for a job",
+     .summary = "what a word of the answers means, its formula, its numbers",
      .run = run_explain},
     {.name = "list",
      .arguments = "models | gpus | clusters | frameworks | options FRAMEWORK",
      .summary = "what is known by name",
      .run = run_list},
+    {.name = "support",
+     .arguments = "[--framework NAME] [options]",
+     .summary = "what of which framework is counted, measured or refused",
+     .run = run_support},
     {.name = "validate",
      .arguments = "FILE|- [options]",
-     .summary = "run the plans of case lines for a few steps and measure (shardplan-validate)",
+     .summary = "run the plans of case lines for a few steps and measure",
      .run = run_validate},
     {.name = "calibrate",
      .arguments = "--memory | --time --gpu ID [--out FILE] [--cluster-out FILE]",
-     .summary = "measure what this machine's GPUs hold beside a plan and how fast they are",
+     .summary = "measure what this machine's GPUs hold and how fast they are",
      .run = run_calibrate},
     {.name = "completion",
      .arguments = "bash | zsh | fish",
@@ -77,19 +82,24 @@ constexpr std::array<Command, 14> kCommands = {{
 }};
 
 constexpr std::string_view kExitCodes =
-    R"(Exit codes: 0 ok, 1 negative answer (does not fit, over a memory rule that was asked for, invalid
-plan, nothing found), 2 bad input or a plan that nothing describes (unsupported), 3 environment
-(a file cannot be written, no memory), 4 a bug of shardplan, 5 a rank that timed out or died, 128 + N
-ended by signal N (130 SIGINT, 137 SIGKILL, 143 SIGTERM).
-)";
+    "Exit codes: 0 ok, 1 negative answer (does not fit, over a memory rule that was asked for, "
+    "invalid plan, nothing found), 2 bad input or a plan that nothing describes (unsupported), 3 "
+    "environment (a file cannot be written, no memory), 4 a bug of shardplan, 5 a rank that timed "
+    "out or died, 128 + N ended by signal N (130 SIGINT, 137 SIGKILL, 143 SIGTERM).\n";
+
+constexpr std::string_view kFirstAnswer =
+    "  shardplan estimate llama3-8b --cluster 1x8-h100 --sequence-length 8k --global-batch 64\n";
 
 std::string overview() {
-  std::string text = "usage: shardplan COMMAND [options]\n\n";
+  std::string text =
+      "usage: shardplan COMMAND [options]\n\nA first answer:\n" + std::string(kFirstAnswer) + "\n";
   for (const Command& command : kCommands) {
     text += "  " + padded_right(command.name, 11) + std::string(command.summary) + "\n";
   }
-  return text + "\nshardplan help COMMAND lists the options of a command.\n" +
-         std::string(kExitCodes);
+  return text +
+         "\n'shardplan COMMAND --help' lists options, 'shardplan list models' and its like the "
+         "names.\n"
+         "Exit codes: 0 ok, 1 a negative answer, 2 bad input; all: README.md.\n";
 }
 
 }  // namespace
@@ -110,7 +120,9 @@ const Command& command_named(const std::string& name) {
                    "; see 'shardplan help'");
 }
 
-std::string help_text(const Command& command) {
+std::string help_text(const Command& command, const Screen& screen) {
+  constexpr std::int64_t kHelpColumn = 30;
+  constexpr std::size_t kMostArgument = 30;
   std::string text = "usage: shardplan " + std::string(command.name) + " " +
                      std::string(command.arguments) + "\n\n" + std::string(command.summary) + "\n";
   std::string group;
@@ -119,15 +131,22 @@ std::string help_text(const Command& command) {
       group = row->group;
       text += "\n" + group + "\n";
     }
-    const std::string flag =
-        "  --" + row->name + (row->argument.empty() ? "" : " " + row->argument);
-    constexpr std::int64_t kHelpColumn = 34;
-    const bool is_long = display_width(flag) + 2 > kHelpColumn;
-    text +=
-        (is_long ? flag + "\n" + std::string(kHelpColumn, ' ') : padded_right(flag, kHelpColumn)) +
-        row->help + "\n";
+    std::string flag = "  --" + row->name;
+    std::string help = row->help;
+    const bool is_list = row->argument.size() > kMostArgument;  // of choices
+    if (is_list) {
+      flag += " WORD";
+      help += ": " + joined(row->choices);
+    } else if (!row->argument.empty()) {
+      flag += " " + row->argument;
+    }
+    if (display_width(flag) + 2 > kHelpColumn) {
+      text += flag + "\n";
+      flag.clear();
+    }
+    text += screen_line(screen, padded_right(flag, kHelpColumn - 1), help);
   }
-  return text + "\n" + std::string(kExitCodes);
+  return text + "\n" + rewrapped(screen, std::string(kExitCodes), kMostRows);
 }
 
 ExitCode run_help(const Arguments& arguments) {
@@ -135,7 +154,9 @@ ExitCode run_help(const Arguments& arguments) {
     throw InputError("help: expected one command, found " + std::to_string(arguments.size()));
   }
   Output output("");
-  output.write(arguments.empty() ? overview() : help_text(command_named(arguments.front())));
+  output.write(arguments.empty()
+                   ? overview()
+                   : help_text(command_named(arguments.front()), screen_for({}, output)));
   return ExitCode::kOk;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tools/commands/command.h"
+#include "tools/screen/screen.h"
 
 namespace shardplan {
 
@@ -16,7 +17,7 @@ const Command& command_named(const std::string& name);
 ExitCode run_version(const Arguments& arguments);
 ExitCode run_help(const Arguments& arguments);
 
-// What `shardplan help COMMAND` prints.
-std::string help_text(const Command& command);
+// What `shardplan help COMMAND` prints: its options by what they are of.
+std::string help_text(const Command& command, const Screen& screen = {});
 
 }  // namespace shardplan

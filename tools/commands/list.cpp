@@ -63,11 +63,10 @@ Table list_frameworks(const Library& library, const std::string&) {
 }
 
 Table list_options(const Library& library, const std::string& framework) {
-  if (!library.known_framework(framework)) {
-    library.framework(framework);  // its message knows the names
-  }
+  library.framework(framework);  // its message knows the names
+  const std::string name = library.framework_named(framework);
   Table table = {.columns = {"option", "type", "default", "choices", "meaning", "source"}};
-  for (const ProfileOption& option : profile_options(library, framework)) {
+  for (const ProfileOption& option : profile_options(library, name)) {
     std::string choices;
     for (const std::string& choice : option.choices) {
       choices += (choices.empty() ? "" : "|") + choice;

@@ -14,19 +14,19 @@ ExitCode run_and_catch(const Arguments& arguments, ExitCode (*run)(Arguments)) {
   try {
     return run(arguments);
   } catch (const InputError& problem) {
-    print_message(problem.what());
+    print_error(problem.what(), problem.hint);
     return ExitCode::kInput;
   } catch (const EnvironmentError& problem) {
-    print_message(problem.what());
+    print_error(problem.what());
     return ExitCode::kEnvironment;
   } catch (const std::system_error& problem) {  // what the system does not give: files, threads
-    print_message(problem.what());
+    print_error(problem.what());
     return ExitCode::kEnvironment;
   } catch (const std::bad_alloc&) {
-    print_message("out of host memory");
+    print_error("out of host memory");
     return ExitCode::kEnvironment;
   } catch (const std::exception& problem) {
-    print_message(std::string("internal error: ") + problem.what());
+    print_error(std::string("internal: ") + problem.what());
     return ExitCode::kBug;
   }
 }

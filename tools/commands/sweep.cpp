@@ -41,7 +41,8 @@ SweepTarget target_of(const Options& options) {
                               .cost_usd = number_or(options, "target-cost", 0)};
   for (const char* option : {"target-days", "target-cost"}) {
     if (given(options, option) && target.tokens == 0) {
-      throw InputError("--" + std::string(option) + ": found no --tokens beside it");
+      throw InputError("--" + std::string(option) + ": found no --tokens beside it",
+                       "--tokens 2T: what the model is to be trained on");
     }
   }
   return target;
@@ -262,13 +263,31 @@ bool is_sweep(const Options& options) {
   return is_list("num-gpus") || lists_clusters || given(options, "gpu") || has_target;
 }
 
+namespace {
+
+// The first cluster of the question.
+std::string one_cluster(const Options& options, const Library& library) {
+  const auto first = [&](const char* name) {
+    const std::string list = text_or(options, name, "");
+    return list.substr(0, list.find_first_of(",."));
+  };
+  const std::string name = given(options, "gpu")
+                               ? library.cluster_named(first("num-gpus") + "x" + first("gpu"))
+                               : first("cluster");
+  return "--cluster " + name;
+}
+
+}  // namespace
+
 ExitCode run_sweep(const Options& options, const Library& library) {
   for (const char* option : {"headroom", "families", "distinct", "pareto", "top", "list-axes"}) {
     if (given(options, option)) {
       throw InputError(
           "--" + std::string(option) +
-          ": found several clusters, a target, --tokens or a price beside it, of which "
-          "only the fastest plan of each cluster is shown; expected one of both");
+              ": found beside --gpu, several sizes or clusters, a target, --tokens or a price, of "
+              "which only the fastest plan of each cluster is shown; expected one of both",
+          "all plans of one cluster: " + one_cluster(options, library) + " --" +
+              std::string(option));
     }
   }
   SweepReport report;

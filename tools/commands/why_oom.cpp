@@ -9,6 +9,7 @@
 #include "tools/commands/why_oom_match.h"
 #include "tools/from/log.h"
 #include "tools/options/case_file.h"
+#include "tools/options/command_words.h"
 #include "tools/report/report.h"
 #include "tools/report/why_oom.h"
 #include "tools/screen/why_oom.h"
@@ -55,8 +56,9 @@ Options with_run_of_log(Options options, const Library& library) {
   if (!settings_from_log(log, notes, library)) {
     throw InputError(
         "why-oom: " + log.name() +
-        ": found neither arguments of Megatron-LM nor a configuration of torchtitan in it, "
-        "expected the run as --model NAME, --from FILE or --case FILE");
+            ": found neither arguments of Megatron-LM nor a configuration of torchtitan in it, "
+            "expected the run as --model NAME, --from FILE or --case FILE",
+        "shardplan why-oom " + shell_word(path) + " --from train.sh --cluster 1x8-h100");
   }
   add_option(options, "from", path);
   return options;
@@ -130,7 +132,8 @@ ExitCode run_why_oom(const Arguments& arguments) {
   }
   if (words.positional.size() != 1) {
     throw InputError("why-oom: expected one log, or - for standard input, found " +
-                     std::to_string(words.positional.size()));
+                         std::to_string(words.positional.size()),
+                     "shardplan why-oom run.log --from train.sh --cluster 1x8-h100");
   }
   const Library library = library_of(words);
   const Options options = with_run_of_log(words, library);

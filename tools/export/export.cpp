@@ -55,9 +55,8 @@ std::vector<std::string> facts_of(const ExportRequest& request) {
 
 std::string reading_command(const ExportedRun& run, const Options& options,
                             const std::string& folder) {
-  std::string command = "shardplan estimate --from " + shell_word(folder + "/" + run.launch) +
-                        " --cluster " + shell_word(text_or(options, "cluster", ""));
-  for (const char* const kept : {"num-gpus", "gpu-memory"}) {
+  std::string command = "shardplan estimate --from " + shell_word(folder + "/" + run.launch);
+  for (const char* const kept : {"cluster", "gpu", "num-gpus", "gpu-memory"}) {
     if (given(options, kept)) {
       command += std::string(" --") + kept + " " + shell_word(text_or(options, kept, ""));
     }

@@ -42,7 +42,7 @@ Question question_of_files(const Options& options, const Library& library, const
                            const std::vector<std::string>& facts) {
   Options read;
   read.command = "estimate";
-  for (const char* const kept : {"cluster", "num-gpus", "gpu-memory", "data"}) {
+  for (const char* const kept : {"cluster", "gpu", "num-gpus", "gpu-memory", "data"}) {
     if (given(options, kept)) {
       read.values[kept] = options.values.at(kept);
     }

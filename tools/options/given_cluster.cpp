@@ -17,11 +17,53 @@ void resize(ClusterSpec& cluster, std::int64_t num_gpus, const std::string& foun
   cluster.name += " limited to " + std::to_string(num_gpus) + " GPUs";
 }
 
+std::string words_of(const ClusterSpec& cluster) {
+  const std::string nodes =
+      cluster.nodes == 1 ? "one node of " : std::to_string(cluster.nodes) + " nodes of ";
+  return nodes + std::to_string(cluster.gpus_per_node) + " x " + cluster.gpu.id;
+}
+
+// Says what a word was understood as that is no name, and whether nodes and GPUs may have changed
+// places.
+void note_meaning(const std::string& word, const ClusterSpec& cluster, const Library& library,
+                  std::vector<std::string>& warnings) {
+  if (is_path(word)) {
+    return;
+  }
+  if (cluster.name != in_lower_case(word)) {
+    warnings.push_back("--cluster " + word + ": understood as " + cluster.name + ", " +
+                       words_of(cluster));
+  }
+  const bool has_single_gpus = cluster.gpus_per_node == 1 && cluster.nodes > 1;
+  if (has_single_gpus && cluster.nodes <= library.usual_cluster(cluster.gpu.id).gpus_per_node) {
+    const std::size_t machine = cluster.name.find('-');
+    warnings.push_back("--cluster " + word + ": " + std::to_string(cluster.nodes) +
+                       " nodes of one GPU each; one node of them is 1x" +
+                       std::to_string(cluster.nodes) + cluster.name.substr(machine));
+  }
+}
+
 }  // namespace
+
+std::string cluster_word(const Options& options, const Library& library) {
+  if (!given(options, "gpu")) {
+    return required_text(options, "cluster");
+  }
+  if (given(options, "cluster")) {
+    throw InputError("--gpu: found --cluster beside it, expected one of them");
+  }
+  const std::string gpu = text_or(options, "gpu", "");
+  const ClusterSpec usual = library.usual_cluster(gpu, "--gpu: ");
+  return "1x" + std::to_string(usual.gpus_per_node) + "-" + gpu;
+}
 
 ClusterSpec cluster_of(const Options& options, const Library& library, std::int64_t of_launcher,
                        std::vector<std::string>& warnings) {
-  ClusterSpec cluster = library.cluster(required_text(options, "cluster"));
+  const std::string word = cluster_word(options, library);
+  ClusterSpec cluster = library.cluster(word);
+  if (given(options, "cluster")) {
+    note_meaning(word, cluster, library, warnings);
+  }
   const std::int64_t num_gpus = count_or(options, "num-gpus", of_launcher);
   if (num_gpus > 0 && num_gpus != cluster.world_size()) {
     if (!given(options, "num-gpus")) {

@@ -40,7 +40,8 @@ std::vector<OptionRow> machine_rows() {
   return {
       input_file("model", "NAME|FILE",
                  "a shipped model (list models) or a Hugging Face config.json"),
-      input_file("cluster", "NAME|FILE", "NODESxGPUS-GPU, such as 1x8-h200, or a cluster file"),
+      input_file("cluster", "NAME|FILE",
+                 "NODESxGPUS-GPU, such as 1x8-h200, a cloud's machine (list clusters), or a file"),
       std::move(sizes),
       std::move(memory),
       text("framework", "NAME", "training framework (list frameworks); default megatron"),
@@ -64,6 +65,11 @@ std::vector<OptionRow> machine_rows() {
   };
 }
 
+// Of one GPU; a search takes several.
+OptionRow gpu_row() {
+  return text("gpu", "NAME", "a usual node of this GPU, instead of --cluster, or --num-gpus of it");
+}
+
 std::vector<OptionRow> sweep_rows() {
   return {
       text("gpu", "A,B", "these kinds of GPU side by side, with --num-gpus, instead of --cluster"),
@@ -84,7 +90,8 @@ OptionRow price() {
 
 std::vector<OptionRow> cost_rows() {
   return {
-      number("tokens", "tokens to train on, as in 15e12: days and cost", 0, kMostWorth),
+      number("tokens", "tokens to train on, as in 15e12, 15T or 300B: days and cost", 0,
+             kMostWorth),
       price(),
   };
 }
@@ -263,9 +270,9 @@ std::vector<OptionRow> screen_rows() {
 }
 
 std::vector<OptionRow> build_table() {
-  const std::vector<std::string> all = {"estimate", "compare",   "search",  "advise",
-                                        "batch",    "accuracy",  "why-oom", "list",
-                                        "validate", "calibrate", "explain"};
+  const std::vector<std::string> all = {"estimate", "compare",  "search",    "advise",
+                                        "batch",    "accuracy", "why-oom",   "list",
+                                        "support",  "validate", "calibrate", "explain"};
   const std::vector<std::string> both = {"estimate", "search", "advise"};
   const std::vector<std::string> jobs = {"estimate", "compare", "search",
                                          "advise",   "why-oom", "explain"};
@@ -286,6 +293,7 @@ std::vector<OptionRow> build_table() {
                      "tp=4, model=...) or a switch of the framework; repeatable; or options behind "
                      "it, as --against --tp 4 --pp 2"))});
   add("Model and machine", jobs, machine_rows());
+  add("Model and machine", plans, {gpu_row()});
   add("Clusters", {"search"}, sweep_rows());
   add("Cost", {"estimate", "search"}, cost_rows());
   add("Training", jobs, training_rows());
@@ -299,6 +307,8 @@ std::vector<OptionRow> build_table() {
   add("Search", {"search", "advise"}, top_rows());
   add("Search", {"search"}, search_rows());
   add("Question", {"advise"}, advise_rows());
+  add("Question", {"support"},
+      {text("framework", "NAME", "this one, its versions and why it refuses what it does")});
   add("Question", {"accuracy"}, accuracy_rows());
   add("Run", {"validate"}, validate_rows());
   add("Run", {"calibrate"}, calibrate_rows());

@@ -8,6 +8,7 @@
 
 #include "data/read/count_word.h"
 #include "data/read/json_message.h"
+#include "data/read/library.h"
 #include "estimator/plan/units.h"
 #include "tools/options/options.h"
 #include "tools/report/text.h"
@@ -42,7 +43,10 @@ constexpr std::array<ByteUnit, 8> kByteUnits = {{
 // Bytes of a word like 80GiB; nothing without a number in front or with another unit.
 std::optional<double> bytes_of_word(std::string_view word) {
   const std::size_t length = std::min(word.size(), word.find_first_not_of("0123456789."));
-  const auto* const unit = std::ranges::find(kByteUnits, word.substr(length), &ByteUnit::name);
+  const std::size_t start = std::min(word.find_first_not_of(' ', length), word.size());
+  const auto* const unit = std::ranges::find_if(kByteUnits, [&](const ByteUnit& each) {
+    return word.substr(start) == each.name || word.substr(start) == in_lower_case(each.name);
+  });
   const char* const end = word.data() + length;
   double number = 0;
   const auto read = std::from_chars(word.data(), end, number);
@@ -53,10 +57,39 @@ std::optional<double> bytes_of_word(std::string_view word) {
 }
 
 std::string bytes_text(std::int64_t bytes) {
-  if (bytes % kGiB == 0) {
-    return std::to_string(bytes / kGiB) + "GiB";
+  return bytes % kGiB == 0 ? std::to_string(bytes / kGiB) + "GiB"
+                           : std::to_string(bytes / kMiB) + "MiB";
+}
+
+// Words of frameworks for choices of ours.
+struct Spelling {
+  std::string_view theirs;
+  std::string_view ours;
+};
+constexpr std::array kSpellings = std::to_array<Spelling>({
+    {.theirs = "bfloat16", .ours = "bf16"},
+    {.theirs = "float16", .ours = "fp16"},
+    {.theirs = "float32", .ours = "fp32"},
+    {.theirs = "half", .ours = "fp16"},
+    {.theirs = "true", .ours = "on"},
+    {.theirs = "false", .ours = "off"},
+});
+
+// "300B" is 300e9: tokens and money count in thousands.
+double decimal_factor(char suffix) {
+  switch (suffix) {
+    case 'k':
+    case 'K': return 1e3;
+    case 'm':
+    case 'M': return 1e6;
+    case 'b':
+    case 'B':
+    case 'g':
+    case 'G': return 1e9;
+    case 't':
+    case 'T': return 1e12;
+    default: return 0;
   }
-  return std::to_string(bytes);
 }
 
 }  // namespace
@@ -74,22 +107,29 @@ std::int64_t parse_bytes(const std::string& word, std::int64_t low, std::int64_t
                          const std::string& place) {
   const std::optional<double> bytes = bytes_of_word(word);
   if (!bytes || *bytes < static_cast<double>(low) || *bytes > static_cast<double>(high)) {
-    throw wrong(
-        place, word,
-        "bytes from " + bytes_text(low) + " to " + bytes_text(high) + ", such as 80GiB or 80GB");
+    throw InputError(
+        place + ": found '" + word + "', expected an amount with its unit from " + bytes_text(low) +
+            " to " + bytes_text(high),
+        "80GiB is 80 x 1024^3 bytes, 80GB 80 x 1000^3; a GPU sold as 80 GB has 79.1GiB");
   }
   return std::llround(*bytes);
 }
 
 double parse_number(const std::string& word, double low, double high, const std::string& place) {
   constexpr double kUnbounded = 1e18;  // a limit so high bounds no question
+  std::string plain = without_group_marks(word);
+  const double factor = plain.size() > 1 ? decimal_factor(plain.back()) : 0;
+  if (factor > 0) {
+    plain.pop_back();
+  }
   double value = 0;
-  const char* end = word.data() + word.size();
-  const auto parsed = std::from_chars(word.data(), end, value);
+  const char* end = plain.data() + plain.size();
+  const auto parsed = std::from_chars(plain.data(), end, value);
+  value *= factor > 0 ? factor : 1;
   if (parsed.ec != std::errc() || parsed.ptr != end || !(value >= low && value <= high)) {
     throw wrong(place, word,
                 high < kUnbounded ? "a number from " + shortest(low) + " to " + shortest(high)
-                                  : "a number >= " + shortest(low));
+                                  : "a number >= " + shortest(low) + ", such as 2e12, 2T or 300B");
   }
   return value;
 }
@@ -112,16 +152,20 @@ std::vector<std::string> parse_list(const std::string& word, const std::string& 
 
 std::string parse_choice(const std::string& word, const std::vector<std::string>& choices,
                          const std::string& place) {
-  std::string normal = word;
+  std::string normal = in_lower_case(word);
   std::replace(normal.begin(), normal.end(), '-', '_');
-  if (std::find(choices.begin(), choices.end(), normal) != choices.end()) {
-    return normal;
+  const auto* const spelling = std::ranges::find(kSpellings, normal, &Spelling::theirs);
+  for (const std::string& each :
+       {normal, spelling == kSpellings.end() ? normal : std::string(spelling->ours)}) {
+    if (std::find(choices.begin(), choices.end(), each) != choices.end()) {
+      return each;
+    }
   }
   std::string expected;
   for (const std::string& choice : choices) {
     expected += (expected.empty() ? "" : " | ") + choice;
   }
-  throw wrong(place, word, expected + suggestion(word, choices));
+  throw wrong(place, word, expected + suggestion(normal, choices));
 }
 
 }  // namespace shardplan

@@ -1,12 +1,13 @@
 #include "tools/options/options.h"
 
 #include <algorithm>
-#include <array>
 #include <boost/program_options.hpp>
 
-#include "data/read/json_message.h"
+#include "tools/options/foreign_options.h"
+#include "tools/options/missing_options.h"
 #include "tools/options/option_table.h"
 #include "tools/options/option_values.h"
+#include "tools/options/spoken_words.h"
 #include "tools/report/output.h"
 
 namespace shardplan {
@@ -29,66 +30,9 @@ const OptionRow* find_row(std::string_view command, std::string_view name) {
   return nullptr;
 }
 
-std::vector<std::string> flag_names(std::string_view command) {
-  std::vector<std::string> names;
-  for (const OptionRow* row : options_of(command)) { names.push_back("--" + row->name); }
-  return names;
-}
-
 std::string without_dashes(const std::string& flag) {
   const std::size_t start = flag.find_first_not_of('-');
   return start == std::string::npos ? "" : flag.substr(start, flag.find('=') - start);
-}
-
-// Options as Megatron-LM, torchtitan and DeepSpeed call them.
-struct Synonym {
-  std::string_view theirs;
-  std::string_view ours;
-};
-constexpr std::array<Synonym, 11> kSynonyms = {{
-    {.theirs = "seq-length", .ours = "sequence-length"},
-    {.theirs = "seq-len", .ours = "sequence-length"},
-    {.theirs = "global-batch-size", .ours = "global-batch"},
-    {.theirs = "micro-batch-size", .ours = "micro-batch"},
-    {.theirs = "local-batch-size", .ours = "micro-batch"},
-    {.theirs = "tensor-model-parallel-size", .ours = "tp"},
-    {.theirs = "pipeline-model-parallel-size", .ours = "pp"},
-    {.theirs = "context-parallel-size", .ours = "cp"},
-    {.theirs = "expert-model-parallel-size", .ours = "ep"},
-    {.theirs = "recompute-granularity", .ours = "recompute"},
-    {.theirs = "zero-stage", .ours = "zero"},
-}};
-
-// What to write in place of an option that the command does not have; "" if nobody knows.
-std::string hint_of(std::string_view command, const std::string& name) {
-  std::string others;
-  for (const OptionRow& row : option_table()) {
-    if (row.name != name) {
-      continue;
-    }
-    for (const std::string& other : row.commands) {
-      if (other == command) {
-        return "; did you mean \"--" + name + "\"?";
-      }
-      others += others.find(" " + other) == std::string::npos ? " " + other : "";
-    }
-  }
-  return others.empty() ? "" : "; it belongs to" + others;
-}
-
-InputError unknown_option(std::string_view command, const std::string& token) {
-  const std::string flag = token.substr(0, token.find('='));
-  const std::string name = without_dashes(flag);
-  std::string spelled = name;
-  std::replace(spelled.begin(), spelled.end(), '_', '-');
-  for (const Synonym& synonym : kSynonyms) {
-    spelled = spelled == synonym.theirs ? std::string(synonym.ours) : spelled;
-  }
-  std::string hint = hint_of(command, spelled);
-  if (hint.empty()) {
-    hint = suggestion(flag, flag_names(command));
-  }
-  return InputError("unknown option '" + flag + "' of " + std::string(command) + hint);
 }
 
 void check_value(const OptionRow& row, std::string& value) {
@@ -193,14 +137,15 @@ void refuse_outputs_over_inputs(const Options& options) {
 
 }  // namespace
 
-Options parse_options(std::string_view command, const std::vector<std::string>& arguments) {
+Options parse_options(std::string_view command, const std::vector<std::string>& typed) {
+  const std::vector<std::string> arguments = with_spoken_words(command, typed);
   Options options;
   options.command = command;
   for (const po::option& token : split_tokens(command, arguments).options) {
     const bool is_positional = token.string_key.empty();
     const std::string& first = token.original_tokens.front();
     if (token.unregistered || (is_positional && first.size() > 1 && first.front() == '-')) {
-      throw unknown_option(command, first);
+      throw unknown_options(command, arguments);
     }
     if (is_positional) {
       options.positional.push_back(first);
@@ -218,8 +163,11 @@ Options parse_options(std::string_view command, const std::vector<std::string>& 
       throw InputError("--" + row->name + ": needs a value");
     }
     check_value(*row, values.back());
+    split_pairs(*row, values);
   }
+  take_positional_job(options);
   refuse_shared_outputs(options);
+  refuse_other_formats(options);
   refuse_outputs_over_inputs(options);
   return options;
 }
@@ -233,7 +181,7 @@ InputError second_word(std::string place, const std::string& key, const std::str
 void add_option(Options& options, const std::string& name, std::string value) {
   const OptionRow* row = find_row(options.command, name);
   if (row == nullptr) {
-    throw unknown_option(options.command, "--" + name);
+    throw unknown_options(options.command, {"--" + name});
   }
   std::vector<std::string>& values = options.values[name];
   if (!row->repeatable && !values.empty()) {
@@ -267,16 +215,17 @@ std::vector<std::string> all_of(const Options& options, std::string_view name) {
 
 std::string required_text(const Options& options, std::string_view name) {
   if (!given(options, name)) {
-    throw InputError(options.command + ": --" + std::string(name) +
-                     " is missing; see 'shardplan help " + options.command + "'");
+    throw missing_options(options, name);
   }
   return text_or(options, name, "");
 }
 
 void refuse_positional(const Options& options) {
   if (!options.positional.empty()) {
+    const bool has_model = given(options, "model");
     throw InputError(options.command + ": found '" + options.positional.front() +
-                     "', expected options only");
+                     (has_model ? "' beside --model " + text_or(options, "model", "") : "'") +
+                     ", expected options only");
   }
 }
 

@@ -48,9 +48,9 @@ struct Options {
   std::vector<std::string> positional;
 };
 
-// Throws InputError: unknown options and commands (with a did-you-mean), missing values, values out
-// of range, options given twice, two outputs into one file, an output into a file that is read.
-// Names are never completed from a prefix.
+// Throws InputError: unknown options (with a did-you-mean), missing values, values out of range,
+// options given twice, two outputs into one file, an output into a file that is read or whose name
+// ends as another format's. Names are never completed from a prefix.
 Options parse_options(std::string_view command, const std::vector<std::string>& arguments);
 
 bool given(const Options& options, std::string_view name);
@@ -59,7 +59,7 @@ double number_or(const Options& options, std::string_view name, double fallback)
 std::string text_or(const Options& options, std::string_view name, const std::string& fallback);
 // Values of a repeatable option, in order.
 std::vector<std::string> all_of(const Options& options, std::string_view name);
-// InputError if the option is missing.
+// InputError if the option is missing, which names all that are.
 std::string required_text(const Options& options, std::string_view name);
 
 // Of two words that set one thing the other would be dropped silently. `place`: "--set tp=4".

@@ -60,6 +60,13 @@ void refuse_repeated_keys(const Options& options) {
   }
 }
 
+// A search has no --num-microbatches.
+void require_batch(const Options& options) {
+  if (!given(options, "num-microbatches")) {
+    required_text(options, "global-batch");
+  }
+}
+
 void refuse_file_words(const Options& options) {
   for (const std::string& word : all_of(options, "set")) {
     if (names_argument(word)) {
@@ -164,11 +171,16 @@ GivenJob job_of(const Options& options, const Library& library) {
     refuse_file_words(options);
     required_text(options, "sequence-length");
     required_text(options, "model");
+    require_batch(options);
     result.job.cluster = cluster_of(options, library, 0, result.warnings);
   }
   Job& job = result.job;
   if (given(options, "framework") || !has_run) {
-    job.profile = library.framework(text_or(options, "framework", "megatron"));
+    const std::string framework = text_or(options, "framework", "megatron");
+    job.profile = library.framework(framework);
+    if (library.framework_named(framework) != in_lower_case(framework)) {
+      result.warnings.push_back("--framework " + framework + ": understood as " + job.profile.name);
+    }
   }
   std::vector<std::string> taken = result.run ? result.run->set_words : std::vector<std::string>{};
   if (given(options, "model")) {
@@ -240,10 +252,9 @@ Question question_of(const Options& raw_options, const Library& library) {
   }
   question.microbatches_given = given(options, "num-microbatches");
   const bool batch_given = given(options, "global-batch");
-  if (question.microbatches_given ? batch_given : !batch_given && !question.run) {
+  if (question.microbatches_given && batch_given) {
     throw InputError(options.command +
-                     ": expected either --global-batch or --num-microbatches, found " +
-                     (question.microbatches_given ? "both" : "neither"));
+                     ": expected either --global-batch or --num-microbatches, found both");
   }
   if (batch_given) {
     question.job.global_batch = count_or(options, "global-batch", 0);

@@ -218,7 +218,7 @@ bool names_argument(const std::string& word) {
 GivenJob job_of_run(const Options& options, const Library& library) {
   GivenJob result;
   const std::string file = text_or(options, "from", "");
-  const ClusterSpec whole = library.cluster(required_text(options, "cluster"));
+  const ClusterSpec whole = library.cluster(cluster_word(options, library));
   const ScriptRequest request{.set_words = all_of(options, "set"),
                               .num_gpus = count_or(options, "num-gpus", 0),
                               .cluster_gpus = whole.world_size(),

@@ -215,6 +215,11 @@ void restrict_axis(SearchSpace& space, const std::string& text) {
   }
   const std::int64_t low = parse_size(*size, word.value.substr(0, dots), word.place);
   const std::int64_t high = parse_size(*size, word.value.substr(dots + 2), word.place);
+  if (low > high) {
+    throw InputError(
+        word.place + ": the range is empty; the lower end comes first",
+        "--range " + word.axis + "=" + std::to_string(high) + ".." + std::to_string(low));
+  }
   std::vector<std::int64_t>& axis = space.*size->axis;
   if (axis.empty()) {  // dp: whatever follows from the other sizes
     constexpr std::int64_t kMostValues = 4096;

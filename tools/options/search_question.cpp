@@ -57,7 +57,10 @@ std::string SearchQuestion::command_of(const Plan& plan) const {
 }
 
 SearchQuestion search_question_of(const Options& raw_options, const Library& library) {
-  const Options options = with_plan_fields(raw_options);
+  Options options = with_plan_fields(raw_options);
+  if (given(options, "cluster")) {  // one of those that --gpu of a sweep names
+    options.values.erase("gpu");
+  }
   GivenJob asked = job_of(options, library);
   if (asked.run && !asked.run->reading.unsupported.empty()) {
     throw InputError(asked.run->file + ": " + asked.run->reading.unsupported);

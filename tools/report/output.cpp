@@ -253,10 +253,40 @@ void ignore_write_signals() {
   for (const int number : {SIGPIPE, SIGXFSZ}) { std::signal(number, SIG_IGN); }
 }
 
-void print_message(std::string_view message) {
-  const std::string line = "shardplan: " + one_line(message) + "\n";
+namespace {
+
+void write_error_line(const std::string& line) {
   // A message that cannot be shown has nowhere else to go.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
+bool has_coloured_errors() {
+  const char* const no_colour = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  return isatty(STDERR_FILENO) == 1 && (no_colour == nullptr || *no_colour == '\0') &&
+         (terminal == nullptr || std::string_view(terminal) != "dumb");
+}
+
+// `code`: of a colour of a terminal.
+std::string in_colour(const std::string& word, const char* code) {
+  return has_coloured_errors() ? "\x1b[" + std::string(code) + "m" + word + "\x1b[0m" : word;
+}
+
+}  // namespace
+
+void print_message(std::string_view message) {
+  write_error_line("shardplan: " + one_line(message) + "\n");
+}
+
+void print_error(std::string_view message, std::string_view hint) {
+  write_error_line("shardplan: " + in_colour("error:", "1;31") + " " + one_line(message) + "\n");
+  if (!hint.empty()) {
+    print_hint(hint);
+  }
+}
+
+void print_hint(std::string_view hint) {
+  write_error_line(in_colour("hint:", "1;36") + " " + one_line(hint) + "\n");
 }
 
 }  // namespace shardplan

@@ -57,4 +57,9 @@ bool is_same_file(const std::string& one, const std::string& other);
 // One line to standard error, "shardplan: <message>", with control characters escaped.
 void print_message(std::string_view message);
 
+// "shardplan: error: <message>", and where there is one a second line, "hint: <hint>". The first
+// word is coloured on a terminal, unless NO_COLOR is set.
+void print_error(std::string_view message, std::string_view hint = "");
+void print_hint(std::string_view hint);
+
 }  // namespace shardplan

@@ -351,14 +351,15 @@ TEST_CASE("wrong cluster names say what was found and what would be right") {
   CHECK(why("99999999999999999999x8-h200") ==
         "cluster: found 9223372036854775807 nodes, expected an integer from 1 to 131072");
   const std::string misspelt = why("1x8-h2000");
-  CHECK(misspelt.starts_with("cluster: found GPU \"h2000\", expected a path to a file or one of "));
+  CHECK(misspelt.starts_with(
+      "cluster: found GPU \"h2000\", expected one that `shardplan list gpus` "));
   CHECK(misspelt.ends_with("; did you mean \"h200\"?"));
   const std::string no_gpu = why("1x8");
   CHECK(no_gpu.starts_with("cluster: found \"1x8\", expected NODESxGPUS-GPU such as 1x8-h200"));
   CHECK(why("aws-p55").ends_with("; did you mean \"aws-p5\"?"));
   CHECK(message_of([&] {
           library.cluster("1x8-h300", "f.jsonl:7: /cluster: ");
-        }).starts_with("f.jsonl:7: /cluster: found GPU \"h300\", expected a path"));
+        }).starts_with("f.jsonl:7: /cluster: found GPU \"h300\", expected one that"));
 }
 
 TEST_CASE("a GPU object with an unsourced number or a wrong rate is refused") {

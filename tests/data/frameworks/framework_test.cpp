@@ -226,6 +226,23 @@ TEST_CASE("a plain script of PyTorch has the Trainer's model, and options, witho
   CHECK(library.framework("transformers").loop == TrainerLoop::kTrainer);
 }
 
+TEST_CASE("a framework is known by what its users call it") {
+  const Library library;
+  for (const char* const name :
+       {"Megatron-LM", "megatron_lm", "mcore", "Megatron-Core", "NeMo", "bridge", "MEGATRON"}) {
+    CHECK_MESSAGE(library.framework_named(name) == "megatron", name);
+    CHECK_MESSAGE(library.framework(name).name == "megatron", name);
+  }
+  CHECK(library.framework_named("HF") == "transformers");
+  CHECK(library.framework_named("DeepSpeed") == "deepspeed");
+  CHECK(library.framework_named("nanotron@v0.4") == "nanotron@v0.4");
+  for (const char* const name : {"fsdp", "accelerate", "verl", "unsloth", "megatrn", ""}) {
+    CHECK_MESSAGE(library.framework_named(name).empty(), name);
+  }
+  CHECK(message_of([] { Library().framework("LLaMA_Factory"); }).find("--from its configuration") !=
+        std::string::npos);
+}
+
 TEST_CASE("an unknown framework is refused with the ones that are known") {
   CHECK(message_of([] { Library().framework("megatrn"); }) ==
         "framework: found \"megatrn\", expected one of deepspeed, deepspeed@0.16.9, "

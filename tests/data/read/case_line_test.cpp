@@ -422,16 +422,18 @@ TEST_CASE("wrong lines are refused where they are wrong") {
   const std::string at = "cases.jsonl:17: ";
   CHECK(why({.framework = "7"}) == at + "/framework: found integer 7, expected a string");
   CHECK(why({.model = R"("lama3-8b")"}) ==
-        at + "/model: found \"lama3-8b\", expected a model preset (see `shardplan list models`) or "
-             "a path to a config.json; did you mean \"llama3-8b\"?");
+        at +
+            "/model: found \"lama3-8b\", which is not shipped, and nothing is downloaded; expected "
+            "a name that `shardplan list models` has or the path of a config.json; did you mean "
+            "\"llama3-8b\"?");
   CHECK(why({.model = R"({"name": "mine", "layers_changed_to": 4})"})
             .starts_with(at + "/model/layers_changed_to: found integer 4: this run went on in the "
                               "model's pattern of layers, which its config.json cannot say; "));
   CHECK(why({.cluster = R"("0x8-h200")"}) ==
         at + "/cluster: found 0 nodes, expected an integer from 1 to 131072");
   CHECK(why({.cluster = R"({"gpu": "h2OO"})"})
-            .starts_with(at + "/cluster/gpu: found GPU \"h2OO\", expected a path to a file or one "
-                              "of A10-24GB, A100-"));
+            .starts_with(at + "/cluster/gpu: found GPU \"h2OO\", expected one that "
+                              "`shardplan list gpus` has, "));
   CHECK(why({.more = R"(, "plans": {})"}) ==
         at + "/plans: found an unknown key, expected a known one (did you mean \"plan\"?)");
   CHECK(why({.more = R"(, "id": "two")"}) ==

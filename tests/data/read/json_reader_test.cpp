@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "data/read/json_message.h"
 #include "tests/data/message_of.h"
 
 namespace shardplan {
@@ -246,6 +247,17 @@ TEST_CASE("descriptions name kind and value and cut long text between characters
   const std::string letters(59, 'a');
   const std::string cut = describe(parse_json(repeated("\"", 1) + letters + "\xc3\xa9z\"", "x"));
   CHECK(cut == repeated("string \"", 1) + letters + "...\"");
+}
+
+TEST_CASE("names that begin with a word are meant before names that are spelled like it") {
+  const std::vector<std::string> names = {"--set", "--sequence-length", "--sequence-parallel",
+                                          "--recompute"};
+  CHECK(suggestion("--seq", names) ==
+        "; did you mean \"--sequence-length\" or \"--sequence-parallel\"?");
+  CHECK(suggestion("--rec", names) == "; did you mean \"--recompute\"?");
+  CHECK(suggestion("--se", names) == "; did you mean \"--set\"?");
+  CHECK(suggestion("--sequence-lenght", names) == "; did you mean \"--sequence-length\"?");
+  CHECK(suggestion("--other", names).empty());
 }
 
 TEST_CASE("the nearest name is found within two steps, three for long words") {

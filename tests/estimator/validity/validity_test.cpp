@@ -85,8 +85,8 @@ TEST_CASE("the grid must fill the GPUs and the batch") {
         {"global_batch 64", "micro_batch 3 * dp 8", "valid micro_batch: 1, 2, 4, 8"}},
        {"global_batch_divisible_by_micro_batch_dp",
         [](Job& job, Plan&) { job.global_batch = 60; },
-        {"global_batch 60", "dp 8", "valid dp: 1, 2, 4;",
-         "at this micro_batch and dp valid global_batch: multiples of 8"}},
+        {"global_batch 60", "dp 8", "valid global_batch: 56, 64 (multiples of 8)",
+         "sizes that leave dp 1, 2, 4"}},
        {"dp_replicate_needs_zero", [](Job&, Plan& plan) { plan.dp_replicate = 2; }, {"zero >= 1"}},
        {"dp_divisible_by_dp_replicate",
         [](Job&, Plan& plan) {

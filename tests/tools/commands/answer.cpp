@@ -82,8 +82,10 @@ bool contains(const std::string& text, const std::string& part) {
 void check_refused(const ProgramRun& run, int exit_code) {
   CHECK(run.exit_code == exit_code);
   CHECK(run.out.empty());
-  CHECK(num_lines(run.err) == 1);
-  CHECK(run.err.starts_with("shardplan: "));
+  const std::size_t end = run.err.find('\n');
+  const std::string behind = end == std::string::npos ? "" : run.err.substr(end + 1);
+  CHECK(run.err.starts_with("shardplan: error: "));
+  CHECK((behind.empty() || (behind.starts_with("hint: ") && num_lines(behind) == 1)));
 }
 
 }  // namespace shardplan

@@ -62,7 +62,8 @@ TEST_CASE("a batch says nothing before it can read its file") {
   const std::string files = " < " + path + " > " + path + "/out 2> " + path + "/err; ";
   CHECK(shell("shardplan batch -" + files + "test $? -eq 2") == 0);
   CHECK(read_file(path + "/out").empty());
-  CHECK(read_file(path + "/err") == "shardplan: standard input: cannot be read: Is a directory\n");
+  CHECK(read_file(path + "/err") ==
+        "shardplan: error: standard input: cannot be read: Is a directory\n");
 }
 
 TEST_CASE("a batch whose lines all have answers exits with 0, read from a pipe as well") {

@@ -11,7 +11,7 @@ TEST_CASE("mistakes exit with 2 and one line that names the flag or the preset")
   const std::vector<std::pair<Words, std::string>> mistakes = {
       {{}, "no command"},
       {{"estimat"}, "did you mean \"estimate\"?"},
-      {{"estimate"}, "--sequence-length is missing"},
+      {{"estimate"}, "--model, --cluster, --sequence-length and --global-batch are missing"},
       {estimate_words({"--tp", "-1"}), "--tp: found '-1'"},
       {estimate_words({"--tpp", "2"}), "did you mean \"--tp\"?"},
       {estimate_words({"extra"}), "found 'extra'"},
@@ -49,11 +49,11 @@ TEST_CASE("scripts of shells know every command, its options and the values that
 
 TEST_CASE("words of tables and options are explained, with the numbers of a job") {
   for (const char* const word :
-       {"activ",     "params",  "grads",        "optim",        "temps",    "comm",
-        "workspace", "context", "allocated",    "reserved",     "required", "device used",
-        "peak at",   "rank",    "tie",          "tokens/s/GPU", "step s",   "MFU",
-        "tp",        "pp",      "vpp",          "cp",           "ep",       "etp",
-        "dp",        "rep",     "zero",         "mbs",          "sp",       "schedule",
+       {"activ",     "params",  "grads",      "optim",        "temps",    "comm",
+        "workspace", "context", "allocated",  "reserved",     "required", "device used",
+        "peak at",   "rank",    "tie",        "tokens/s/GPU", "step s",   "MFU",
+        "tp",        "pp",      "vpp",        "cp",           "ep",       "etp",
+        "dp",        "rep",     "zero",       "mbs",          "sp",       "schedule",
         "recompute", "notes",   "grad-dtype", "1f1b",         "TIGHT",    "qlora"}) {
     const ProgramRun run = run_shardplan({"explain", word});
     INFO(word << ": " << run.err);

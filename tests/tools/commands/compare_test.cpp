@@ -87,7 +87,7 @@ TEST_CASE("--against refuses options that say how to read or to answer") {
     CAPTURE(word);
     const ProgramRun run = compare({"--tp", "2", "--against", word});
     CHECK(run.exit_code == 2);
-    CHECK(run.err == "shardplan: --against: found '" + word +
+    CHECK(run.err == "shardplan: error: --against: found '" + word +
                          "', expected an option of the job or the plan, or a switch of the "
                          "framework\n");
   }
@@ -109,8 +109,16 @@ TEST_CASE("compare of a plan with itself finds nothing, and mistakes are one lin
         std::string::npos);
   const ProgramRun no_value = compare({"--against", "tp"});
   CHECK(no_value.exit_code == 2);
-  CHECK(no_value.err == "shardplan: --against: found 'tp', expected KEY=VALUE\n");
+  CHECK(no_value.err == "shardplan: error: --against: found 'tp', expected KEY=VALUE\n");
   CHECK(compare({"--against", "no_such=1"}).exit_code == 2);
+}
+
+TEST_CASE("the other side may be another GPU, or a cluster in place of a GPU") {
+  const ProgramRun run =
+      run_shardplan({"compare", "llama3-8b", "--gpu", "h100", "--sequence-length", "4k",
+                     "--global-batch", "64", "--tp", "4", "--against", "cluster=1x8-h200"});
+  CHECK(run.exit_code <= 1);
+  CHECK(run.out.find("1x8-h200") != std::string::npos);
 }
 
 }  // namespace shardplan

@@ -101,7 +101,7 @@ TEST_CASE("of many microbatches a program shows as many as say everything, and s
                      "--schedule", "gpipe", "--num-microbatches", "512", "--program"});
   CHECK(gpipe.exit_code == 2);
   CHECK(gpipe.err ==
-        "shardplan: --program: found 512 microbatches under schedule gpipe, expected "
+        "shardplan: error: --program: found 512 microbatches under schedule gpipe, expected "
         "at most 64\n");
 }
 
@@ -133,18 +133,20 @@ TEST_CASE("plans and frameworks without a program are refused by name") {
   const ProgramRun megatron = estimate({"--framework", "megatron", "--memory-timeline", path});
   CHECK(megatron.exit_code == 2);
   CHECK(megatron.err ==
-        "shardplan: --memory-timeline: found framework megatron, expected native: other frameworks "
+        "shardplan: error: --memory-timeline: found framework megatron, expected native: other "
+        "frameworks "
         "have no program\n");
   const ProgramRun ulysses = estimate({"--framework", "native", "--cp", "2", "--cp-method", "a2a",
                                        "--program", "--memory-timeline", path});
   CHECK(ulysses.exit_code == 2);
   CHECK(ulysses.err ==
-        "shardplan: --program: found plan.cp_method: a2a, which the trainer does not run yet, so "
+        "shardplan: error: --program: found plan.cp_method: a2a, which the trainer does not run "
+        "yet, so "
         "that there is no program\n");
   CHECK(std::filesystem::is_empty(directory.path()));
   const ProgramRun json = estimate({"--framework", "native", "--program", "--format", "json"});
   CHECK(json.exit_code == 2);
-  CHECK(json.err == "shardplan: --program: found --format json, expected table\n");
+  CHECK(json.err == "shardplan: error: --program: found --format json, expected table\n");
 }
 
 }  // namespace

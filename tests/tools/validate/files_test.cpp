@@ -71,7 +71,7 @@ TEST_CASE("a host without file descriptors for the processes is no bug of ours")
                               " validate " + cases + " --backend host";
   const ProgramRun run = StartedProgram("/bin/sh", {"-c", command}, {}).wait();
   CHECK(run.exit_code == 3);
-  CHECK(run.err == "shardplan: worker: no shared memory: Too many open files\n");
+  CHECK(run.err == "shardplan: error: worker: no shared memory: Too many open files\n");
 }
 
 TEST_CASE("a case that cannot be read has the line that batch gives it") {

@@ -324,7 +324,8 @@ TEST_CASE("two processes of one rank are refused") {
   const ProgramRun run = launch.process(refused).wait();
   CHECK(run.exit_code == 2);
   CHECK(run.err ==
-        "shardplan: validate: rank 2: found two processes to which torchrun gives it, expected "
+        "shardplan: error: validate: rank 2: found two processes to which torchrun gives it, "
+        "expected "
         "one\n");
   kill(launch.process(0).pid(), SIGTERM);
   CHECK(launch.process(0).wait().exit_code == 128 + SIGTERM);

@@ -70,25 +70,63 @@ std::string paragraph(std::string_view label, const std::string& words) {
   return filled(padded_right(label, kLabel), words);
 }
 
-// The job of README.md, where none is asked for.
-Options usual_job() {
-  return parse_options("explain", {"--model", "llama3-8b", "--cluster", "1x8-h200", "--framework",
-                                   "megatron", "--tp", "2", "--pp", "2", "--micro-batch", "1",
-                                   "--global-batch", "64", "--sequence-length", "8192"});
+// Whether the options say anything of a job.
+bool asks_job(const Options& options) {
+  return std::ranges::any_of(options_of("explain"), [&](const OptionRow* row) {
+    return row->group != "Output" && given(options, row->name);
+  });
 }
 
-std::string explained(const Term& term, const ExplainedJob& job, const std::string& name_of_job) {
+// What the user left open of a job: the model, machine and sizes of README.md's, where nothing is
+// asked its plan, too.
+Options with_usual_job(const Options& options) {
+  std::vector<std::string> words = {"--model", "llama3-8b",         "--global-batch",
+                                    "64",      "--sequence-length", "8192"};
+  if (!given(options, "gpu")) {
+    words.insert(words.end(), {"--cluster", "1x8-h200"});
+  }
+  if (!asks_job(options)) {
+    words.insert(words.end(), {"--tp", "2", "--pp", "2"});
+  }
+  Options whole = parse_options("explain", words);
+  if (given(options, "num-microbatches")) {
+    whole.values.erase("global-batch");
+  }
+  for (const auto& [name, values] : options.values) { whole.values[name] = values; }
+  return whole;
+}
+
+std::string explained(const Term& term, const ExplainedJob& job, const std::string& name) {
   std::string text = std::string(term.name) + "\n" + paragraph("what", std::string(term.meaning));
   if (!term.formula.empty()) {
     text += paragraph("formula", std::string(term.formula));
   }
-  if (term.numbers != nullptr && job.prediction.has_numbers()) {
-    text += paragraph("here", term.numbers(job)) + paragraph("", "(" + name_of_job + ")");
+  if (term.numbers != nullptr) {
+    text +=
+        paragraph("here", job.prediction.has_numbers() ? term.numbers(job)
+                                                       : "no numbers: " + job.prediction.reason);
+    text += paragraph("", "(" + name + ")");
   }
   if (!term.example.empty()) {
     text += paragraph("example", std::string(term.example));
   }
   return text;
+}
+
+std::string name_of_job(const Options& options) {
+  if (!asks_job(options)) {
+    return "llama3-8b on 1x8-h200, tp 2, pp 2; give your own job's options for its numbers";
+  }
+  std::string open;
+  for (const char* const option : {"model", "cluster", "sequence-length", "global-batch"}) {
+    const bool is_said =
+        given(options, option) || given(options, "from") ||
+        (option == std::string("cluster") && given(options, "gpu")) ||
+        (option == std::string("global-batch") && given(options, "num-microbatches"));
+    open += is_said ? "" : (open.empty() ? " --" : ", --") + std::string(option);
+  }
+  return open.empty() ? "the job of your options"
+                      : "the job of your options, with README.md's for" + open;
 }
 
 }  // namespace
@@ -112,16 +150,14 @@ ExitCode run_explain(const Arguments& arguments) {
   for (const std::string& each : options.positional) { word += (word.empty() ? "" : " ") + each; }
   const Term& term = term_named(word);
   options.positional.clear();
-  const bool is_usual = !given(options, "model") && !given(options, "from");
-  if (is_usual) {
-    options = usual_job();
+  const std::string name = name_of_job(options);
+  if (!given(options, "from")) {
+    options = with_usual_job(options);
   }
   const Library library = library_of(options);
   const Question question = question_of(options, library);
+  for (const std::string& warning : question.warnings) { print_message("warning: " + warning); }
   const Prediction prediction = predict_question(question, memory_rule_of(options));
-  const std::string name = is_usual ? "llama3-8b on 1x8-h200, tp 2, pp 2; give your own job's "
-                                      "options for its numbers"
-                                    : "the job of your options";
   output.write(explained(term, {.question = question, .prediction = prediction}, name));
   output.commit();
   return ExitCode::kOk;
