@@ -139,7 +139,7 @@ TEST_CASE("a delta net takes as long for a token of a long sequence as of a shor
   Job job = qwen3_next_job();
   const auto seconds = [&](std::int64_t length, std::size_t kind) {
     job.sequence_length = length;
-    const BlockTime& time = model_times(job, kEightRanks).layers[kind].time;
+    const BlockTime time = model_times(job, kEightRanks).layers[kind].time;
     return (time.forward_s + time.backward_input_s) / static_cast<double>(length);
   };
   CHECK(seconds(65'536, 0) == doctest::Approx(seconds(32'768, 0)).epsilon(0.02));
