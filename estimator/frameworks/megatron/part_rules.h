@@ -42,7 +42,7 @@ inline constexpr ValidityRule kSinksNeedA2a = {
     .reads = {PlanField::kCp, PlanField::kCpMethod},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return has_sinks(job) && plan.cp > 1 && plan.cp_method != CpMethod::kA2a;
+          return plan.cp > 1 && plan.cp_method != CpMethod::kA2a && has_sinks(job);
         },
     .explain =
         [](const Job& job, const Plan& plan) {

@@ -18,7 +18,8 @@ std::int64_t count_mixtures(const Job& job, const StageLayout& stage) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < kNumBlockKinds; ++i) {
     const BlockKind kind = static_cast<BlockKind>(i);
-    count += is_mixture(job, kind) ? count_blocks(stage, kind) : 0;
+    const std::int64_t blocks = count_blocks(stage, kind);
+    count += blocks > 0 && is_mixture(job, kind) ? blocks : 0;
   }
   return count;
 }
