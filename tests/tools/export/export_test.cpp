@@ -158,7 +158,7 @@ TEST_CASE("a search exports its first plan, or the one of --pick") {
   const Words question = {"search",    "--model",        "llama3-8b",
                           "--cluster", "1x8-h100",       "--sequence-length",
                           "8k",        "--global-batch", "64"};
-  for (const std::size_t rank : {1, 3}) {
+  for (const std::size_t rank : {std::size_t{1}, std::size_t{3}}) {
     CAPTURE(rank);
     const Folder folder;
     const JsonValue search = json_of(run_shardplan(with_options(
