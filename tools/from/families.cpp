@@ -72,7 +72,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.part = "falcon-h1", .what = kStates},
     {.part = "nemotron-3", .what = kStates},
     {.part = "granite-4", .what = kStates},
-    {.part = "qwen3.5", .what = kLinear},
+    {.part = "qwen3.5", .what = kTower},
     {.part = "qwen3-next", .what = kLinear},
     {.part = "kimi-linear", .what = kLinear},
     {.part = "minimax", .what = kLinear},
@@ -112,10 +112,15 @@ constexpr std::array kFamilies = std::to_array<Family>({
 
 }  // namespace
 
-std::string undescribed_family(const std::string& name) {
+std::string undescribed_family(const std::string& name, bool has_described_layers) {
   const std::string lower = in_lower_case(name);
-  const auto* const found = std::ranges::find_if(
-      kFamilies, [&](const Family& each) { return lower.find(each.part) != std::string::npos; });
+  const auto is_of_layers = [](const Family& each) {
+    return each.what != kPacked && each.what != kTower && each.what != kReads;
+  };
+  const auto* const found = std::ranges::find_if(kFamilies, [&](const Family& each) {
+    return lower.find(each.part) != std::string::npos &&
+           !(has_described_layers && is_of_layers(each));
+  });
   return found == kFamilies.end() ? "" : std::string(found->what);
 }
 

@@ -150,7 +150,7 @@ InputError no_model(const RunSettings& settings) {
 // Why a published model is not described, "" where it is. Megatron-SWIFT trains what an fp8
 // checkpoint holds in the type that its arguments say; the Trainer puts adapters on weights of four
 // bits.
-std::string why_undescribed(const RunSettings& settings) {
+std::string why_undescribed(const RunSettings& settings, const Library& library) {
   const std::vector<std::string>& words = settings.model_name.values;
   std::string name = words.empty() ? "" : words.front();
   const std::string lower = in_lower_case(name);
@@ -159,7 +159,7 @@ std::string why_undescribed(const RunSettings& settings) {
   } else if (settings.format != RunFormat::kMegatron && names_4bit_checkpoint(name)) {
     name.resize(lower.rfind("-bnb-4bit"));
   }
-  const std::string family = undescribed_family(name);
+  const std::string family = undescribed_family(name, !library.published_model(name).empty());
   return family.empty() ? ""
                         : "model " + shown(words.front(), Encoding::kUnchecked) + ": " + family;
 }
@@ -179,7 +179,7 @@ std::optional<InputError> find_model(RunSettings& settings, const Options& optio
   if (!settings.model.empty()) {
     return std::nullopt;
   }
-  settings.undescribed = why_undescribed(settings);
+  settings.undescribed = why_undescribed(settings, library);
   if (settings.undescribed.empty()) {
     const std::vector<std::string>& words = settings.model_name.values;
     settings.model = words.empty() ? "" : library.published_model(words.front());

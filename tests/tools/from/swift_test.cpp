@@ -232,7 +232,7 @@ TEST_CASE("a file of ms-swift is its command, of either trainer") {
 
 TEST_CASE("models that are not described are named for Megatron as well, but for fp8 checkpoints") {
   CHECK(contains(estimate(with(kSft, "Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen3.5-35B-A3B")).out,
-                 "UNSUPPORTED  model Qwen/Qwen3.5-35B-A3B: layers of linear attention"));
+                 "UNSUPPORTED  model Qwen/Qwen3.5-35B-A3B: a tower for pictures"));
   CHECK(memory_of(estimate(with(kSft, "Qwen3-30B-A3B-Base", "Qwen3-30B-A3B-FP8"))) ==
         memory_of(estimate(kSft)));
 }

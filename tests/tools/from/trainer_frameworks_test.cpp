@@ -116,7 +116,7 @@ TEST_CASE("adapters are named before anything is asked for that would not help")
   CHECK(contains(unknown.out, "UNSUPPORTED  stage dpo"));
   const ProgramRun family =
       folder.estimate("sft.yaml", with(factory, "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B"));
-  CHECK(contains(family.out, "UNSUPPORTED  model Qwen/Qwen3.5-4B: layers of linear attention"));
+  CHECK(contains(family.out, "UNSUPPORTED  model Qwen/Qwen3.5-4B: a tower for pictures"));
 }
 
 TEST_CASE("ms-swift is one process unless it is told otherwise, and ships configurations") {

@@ -103,7 +103,7 @@ TEST_CASE("LLaMA-Factory's version 1 is its own loop, and what of it is not desc
   CHECK(contains(folder.estimate("sft.yaml", with(file, "name: fsdp2", "name: deepspeed")).err,
                  "found deepspeed without dist_config.config_file"));
   CHECK(contains(folder.estimate("sft.yaml", with(file, "Qwen3-4B", "Qwen3.5-4B")).out,
-                 "UNSUPPORTED  model Qwen/Qwen3.5-4B: layers of linear attention"));
+                 "UNSUPPORTED  model Qwen/Qwen3.5-4B: a tower for pictures"));
 }
 
 TEST_CASE("Liger's kernels are the option liger_kernel, whoever asks for them") {
