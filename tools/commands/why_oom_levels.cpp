@@ -95,30 +95,24 @@ std::int64_t bytes_born_behind(const StageMemory& stage, const Row& row) {
 
 // Parameters, gradients, then what the optimizer makes of them; DeepSpeed's rows stand in the order
 // in which its engine makes them.
-bool is_made_before(const StageMemory& stage, const Row& one, const Row& other, MemoryModel model) {
-  if (model == MemoryModel::kDeepspeed) {
-    return &one < &other && !stage.rows.empty();
-  }
-  return one.component < other.component;
+bool is_made_before(const Row& one, const Row& other, MemoryModel model) {
+  return model == MemoryModel::kDeepspeed ? &one < &other : one.component < other.component;
 }
 
 RowLevels at_start(const StageMemory& stage, const Row& row, MemoryModel model) {
   const auto is_state = [](const Row& other) { return other.born.name == "start"; };
-  const std::int64_t lower = bytes_where(stage, [&](const Row& other) {
-    return is_state(other) && is_made_before(stage, other, row, model);
-  });
-  const std::int64_t own = bytes_where(stage, [&](const Row& other) {
-    return is_state(other) && !is_made_before(stage, other, row, model) &&
-           !is_made_before(stage, row, other, model);
-  });
+  RowLevels levels = {.moment = std::string(kStartUp), .is_first = true};
   if (!is_state(row)) {  // what start-up needs for itself
-    return {.moment = std::string(kStartUp),
-            .is_first = true,
-            .lowest = 0,
-            .highest = fullest_moment(stage, row).allocated_bytes};
+    levels.highest = fullest_moment(stage, row).allocated_bytes;
+    return levels;
   }
-  return {
-      .moment = std::string(kStartUp), .is_first = true, .lowest = lower, .highest = lower + own};
+  levels.lowest = bytes_where(stage, [&](const Row& other) {
+    return is_state(other) && is_made_before(other, row, model);
+  });
+  levels.highest = bytes_where(stage, [&](const Row& other) {
+    return is_state(other) && !is_made_before(row, other, model);
+  });
+  return levels;
 }
 
 // The optimizer's state is made before what a step needs for itself, weight by weight; by

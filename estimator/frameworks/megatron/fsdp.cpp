@@ -37,7 +37,7 @@ std::int64_t queue_capacity(const Job& job, const Plan& plan, const PlacedChunk&
 class RoomForLayers {
  public:
   explicit RoomForLayers(const PlacedChunk& chunk) : chunk_(chunk) {}
-  // Of the layer that asks; outside the pool it takes no room.
+  // The layer that asks takes room in the pool; a layer outside it takes none.
   void begin(std::size_t bucket) {
     if (chunk_.is_of_pool(bucket)) {
       take(bucket);

@@ -60,6 +60,22 @@ ProgramRun why_oom(const std::string& log, const std::vector<std::string>& more)
   return run_in_full(words);
 }
 
+// The row that `why-oom` names first for the log of a run that a case line describes.
+void check_first_row(const std::string& log_text, const std::string& case_line,
+                     const std::string& expected) {
+  const TemporaryDirectory directory;
+  const std::string log = directory.path() + "/run.log";
+  const std::string cases = directory.path() + "/case.jsonl";
+  write_file(log, log_text);
+  write_file(cases, case_line + "\n");
+  const ProgramRun run = run_in_full({"why-oom", log, "--case", cases, "--format", "json"});
+  REQUIRE(run.exit_code == 0);
+  const std::string row = "\"row\":\"";
+  const std::size_t first = run.out.find(row);
+  REQUIRE(first != std::string::npos);
+  CHECK(run.out.substr(first + row.size()).starts_with(expected + "\""));
+}
+
 }  // namespace
 
 TEST_CASE("processes that hold more than any machine are counted without an overflow") {
@@ -642,19 +658,10 @@ TEST_CASE("how much was allocated tells which of several rows of one size was as
             R"( "options": {"reshard_after_forward": "never"}})",
             "4.64 GiB", "73.95 GiB", "head.loss.log_softmax"}}) {
     CAPTURE(death.row);
-    const TemporaryDirectory directory;
-    const std::string log = directory.path() + "/run.log";
-    const std::string cases = directory.path() + "/case.jsonl";
-    write_file(log, "CUDA out of memory. Tried to allocate " + death.tried +
+    check_first_row("CUDA out of memory. Tried to allocate " + death.tried +
                         ". GPU 0 has a total capacity of 79.18 GiB. Of the allocated memory " +
-                        death.allocated + " is allocated by PyTorch\n");
-    write_file(cases, model + death.run + "\n");
-    const ProgramRun run = run_in_full({"why-oom", log, "--case", cases, "--format", "json"});
-    REQUIRE(run.exit_code == 0);
-    const std::string row = "\"row\":\"";
-    const std::size_t first = run.out.find(row);
-    REQUIRE(first != std::string::npos);
-    CHECK(run.out.substr(first + row.size()).starts_with(death.row + "\""));
+                        death.allocated + " is allocated by PyTorch\n",
+                    model + death.run, death.row);
   }
 }
 
@@ -699,21 +706,13 @@ TEST_CASE("what is not there yet and what the traceback is doing tell rows of on
                 "  File \"/torch/nn/functional.py\", line 3504, in cross_entropy\n",
             "1024.00 MiB", "4.00 GiB", "head.logits"}}) {
     CAPTURE(death.row);
-    const TemporaryDirectory directory;
-    const std::string log = directory.path() + "/run.log";
-    const std::string cases = directory.path() + "/case.jsonl";
-    write_file(log, death.above + "CUDA out of memory. Tried to allocate " + death.tried +
+    check_first_row(death.above + "CUDA out of memory. Tried to allocate " + death.tried +
                         ". GPU 0 has a total capacity of 139.80 GiB. 6.19 GiB allowed; Of the "
                         "allocated memory " +
-                        death.allocated + " is allocated by PyTorch\n");
-    write_file(cases, R"({"schema": 1, "id": "a", "cluster": "1x1-h200", "model": )" + death.model +
-                          ", " + death.run + "}\n");
-    const ProgramRun run = run_in_full({"why-oom", log, "--case", cases, "--format", "json"});
-    REQUIRE(run.exit_code == 0);
-    const std::string row = "\"row\":\"";
-    const std::size_t first = run.out.find(row);
-    REQUIRE(first != std::string::npos);
-    CHECK(run.out.substr(first + row.size()).starts_with(death.row + "\""));
+                        death.allocated + " is allocated by PyTorch\n",
+                    R"({"schema": 1, "id": "a", "cluster": "1x1-h200", "model": )" + death.model +
+                        ", " + death.run + "}",
+                    death.row);
   }
 }
 

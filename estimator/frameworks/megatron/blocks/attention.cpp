@@ -9,6 +9,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/core_attention.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/frameworks/megatron/blocks/local_attention.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -98,15 +99,14 @@ void add_head_norms(MegatronBlock& block) {
                     saved, "(a+k)*d*T/t: inputs of the norms of q and k");
     return;
   }
-  const bool copies_query = s.key_value_heads > 1 && s.query_heads > s.key_value_heads;
   block.rows.keep("attention.packed_qkv", keeps_packed_qkv(block) ? 0 : s.tokens * widths.qkv(),
                   s.dtype,
                   {.born = Step::kForwardQkv,
                    .last_forward_use = Step::kForwardLayout,
                    .dies = Step::kBackwardLayout},
                   "(a+2k)*d*T/t: the norm of k saves a view of it");
-  block.rows.keep("attention.query_norm_input", copies_query ? s.tokens * widths.query : 0, s.dtype,
-                  saved, "a*d*T/t: q copied out of the packed product");
+  block.rows.keep("attention.query_norm_input", copies_query(s) ? s.tokens * widths.query : 0,
+                  s.dtype, saved, "a*d*T/t: q copied out of the packed product");
   block.rows.keep("attention.head_norm_statistics", s.tokens * (s.query_heads + s.key_value_heads),
                   DType::kFp32, saved, "(a+k)*T/t: reciprocal root mean squares");
 }

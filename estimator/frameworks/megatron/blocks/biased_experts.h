@@ -1,4 +1,4 @@
-// What experts with a bounded gate and with biases keep and use beyond others (gpt_oss).
+// Rows of experts with a bounded gate and with biases (gpt_oss), beyond those of other experts.
 #pragma once
 
 #include <cstdint>

@@ -110,12 +110,6 @@ void add_rotation_backward(MegatronBlock& block, Step step, Step last, std::int6
            "a*d*T/t of queries, k*d*T/t of keys: before the rotation");
 }
 
-// Splitting q out of the packed groups is a view only where each rank has one group, or each group
-// one query.
-bool copies_query(const BlockShape& s) {
-  return s.key_value_heads > 1 && s.query_heads > s.key_value_heads;
-}
-
 HeadNorm query_norm(const BlockShape& s) {
   return {.step = Step::kForwardQueryNorm,
           .backward = Step::kBackwardQueryNorm,
@@ -298,6 +292,10 @@ void add_projection(MegatronBlock& block) {
 }
 
 }  // namespace
+
+bool copies_query(const BlockShape& s) {
+  return s.key_value_heads > 1 && s.query_heads > s.key_value_heads;
+}
 
 void add_local_attention(MegatronBlock& block) {
   add_inputs(block);

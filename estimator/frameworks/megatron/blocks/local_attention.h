@@ -5,6 +5,10 @@
 
 namespace shardplan::megatron {
 
+// Splitting q out of the packed groups is a view only where each rank has one group, or each group
+// one query.
+bool copies_query(const BlockShape& s);
+
 void add_local_attention(MegatronBlock& block);
 
 }  // namespace shardplan::megatron

@@ -50,7 +50,7 @@ constexpr Life kBehindRule = {.born = Step::kForwardAttention,
                               .last_forward_use = Step::kForwardAttention,
                               .dies = Step::kBackwardProjection};
 
-// What stands in front of the rule: a convolution of keys, queries and values, which saves its
+// The rule is preceded by a convolution of keys, queries and values, which saves its
 // input alone; norms of queries and keys by head, which save their outputs; decay and step.
 void add_front(MegatronBlock& block, const DeltaElements& of) {
   RowList& rows = block.rows;

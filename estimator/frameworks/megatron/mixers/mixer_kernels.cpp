@@ -11,10 +11,10 @@ namespace {
 
 constexpr double kChunk = 64;  // tokens that share a state
 
-// Of each channel of the convolution: copied by channel 2 and convolved 2; backward its gradient 3,
-// copied back 2, and parts put together 2. Queries and keys, as wide as value heads: copied 2,
-// normed 2 and repeated 2, read by the rule's four kernels 4 and written as weights 1; backward
-// made again 3, read 6, written 4, summed over repetitions 2 and normed back 3.
+// Passes over each channel of the convolution: copied by channel 2 and convolved 2; backward its
+// gradient 3, copied back 2, and parts put together 2. Queries and keys, as wide as value heads:
+// copied 2, normed 2 and repeated 2, read by the rule's four kernels 4 and written as weights 1;
+// backward made again 3, read 6, written 4, summed over repetitions 2 and normed back 3.
 Passes channel_kernels(double e) {
   return {.forward = {.fused = 2 * e, .rearranged = 2 * e},
           .backward = {.fused = 3 * e, .rearranged = 4 * e}};
@@ -24,21 +24,21 @@ Passes key_kernels(double e) {
           .backward = {.fused = 16 * e, .rearranged = 2 * e}};
 }
 
-// Of each value: copied 2; the rule reads it, writes and reads two more of its kind 5 and the
-// output 1; normed 2 and gated 3, whose gate is copied 2. Backward the gate 5, the norm 3; made
+// Passes over each value: copied 2; the rule reads it, writes and reads two more of its kind 5 and
+// the output 1; normed 2 and gated 3, whose gate is copied 2. Backward the gate 5, the norm 3; made
 // again 5, gradients read and written 8, and copied back 2.
 Passes value_kernels(double e) {
   return {.forward = {.fused = 11 * e, .rearranged = 4 * e},
           .backward = {.fused = 21 * e, .rearranged = 2 * e}};
 }
 
-// Of each state: written and read; backward again, and its gradient.
+// Passes over each state: written and read; backward again, and its gradient.
 Passes state_kernels(double e) {
   return {.forward = {.fused = 2 * e}, .backward = {.fused = 4 * e}};
 }
 
-// Of each element of a chunk's triangle: in fp32 written, read and inverted, in bf16 written and
-// read; backward read twice.
+// Passes over each element of a chunk's triangle: in fp32 written, read and inverted, in bf16
+// written and read; backward read twice.
 Passes triangle_kernels(double e) {
   return {.forward = {.fused = 8 + 3 * e}, .backward = {.fused = 2 * e}};
 }
