@@ -39,7 +39,9 @@ struct HostTable {
   HostCost grouped_expert_fp8 = {};     // and each expert
   HostCost combined_schedule = {};      // of experts' exchanges beside other microbatches
   HostCost graph = {};                  // launching one CUDA graph
+  HostCost adapter = {};                // a low-rank adapter beside one linear layer's product
   HostCost ends = {};                   // embedding, head and loss
+  HostCost loss_chunk = {};             // of a loss that takes tokens in chunks
   HostCost sharded_ends = {};
   double update_s = 0;         // clipping and optimizer, a layer
   double expert_update_s = 0;  // and each of its experts

@@ -15,11 +15,6 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
   if (huggingface::has_recurrences(job.model)) {
     add(huggingface::kRecurrenceAssumption);
   }
-  if (job.adapters.rank > 0) {
-    add("the host's time is that of layers without adapters, whose products have hooks of their "
-        "own: "
-        "it decides only where kernels are short");
-  }
   if (job.optimizer == OptimizerKind::kAdamW8bit) {
     add(plan.offload.optimizer > 0
             ? "an optimizer of 8 bits is DeepSpeed's AdamW in fp32 where it is offloaded"

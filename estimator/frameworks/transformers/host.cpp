@@ -2,6 +2,10 @@
 
 #include <array>
 
+#include "estimator/frameworks/pieces/huggingface/loss.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/time/host_time.h"
+
 namespace shardplan::transformers {
 namespace {
 
@@ -9,16 +13,28 @@ constexpr auto kNumbers = std::to_array<HostNumber>({
     {.name = "host_slowdown", .member = &HostTable::host_slowdown, .is_seconds = false},
     {.name = "layer", .member = &HostTable::layer},
     {.name = "head_norms", .member = &HostTable::head_norms},
+    {.name = "adapter", .member = &HostTable::adapter},
     {.name = "ends", .member = &HostTable::ends},
+    {.name = "loss_chunk", .member = &HostTable::loss_chunk},
     {.name = "sharded", .member = &HostTable::sharded},
     {.name = "sharded_ends", .member = &HostTable::sharded_ends},
 });
 
+HostCost layer_hooks(const Job& job, const Plan&, const LayerSpec& layer, const HostTable& table) {
+  return scaled(huggingface::num_adapters(job, layer), table.adapter);
+}
+
+HostCost end_hooks(const Job& job, const Plan& plan, const HostTable& table) {
+  return scaled(huggingface::num_loss_chunks(job, plan), table.loss_chunk);
+}
+
 }  // namespace
 
-constinit const HostLaunches kHost = {.numbers = kNumbers,
-                                      .shardings_per_microbatch = [](const Job&, const Plan& plan) {
-                                        return plan.zero > 0 ? 1.0 : 0.0;
-                                      }};
+constinit const HostLaunches kHost = {
+    .numbers = kNumbers,
+    .shardings_per_microbatch = [](const Job&,
+                                   const Plan& plan) { return plan.zero > 0 ? 1.0 : 0.0; },
+    .layer_hooks = layer_hooks,
+    .end_hooks = end_hooks};
 
 }  // namespace shardplan::transformers

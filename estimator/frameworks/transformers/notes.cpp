@@ -42,8 +42,8 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
             : "adapters are on the experts' weights, too, each of which peft makes once more in "
               "every layer");
   }
-  if (job.adapters.rank > 0 || job.profile.weights_dtype == DType::kFp32) {
-    add("the host's time is that of layers without adapters and autocast: it decides only where "
+  if (job.adapters.dropout > 0 || job.profile.weights_dtype == DType::kFp32) {
+    add("the host's time is that of layers without dropout and autocast: it decides only where "
         "kernels are short");
   }
 }

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/labels.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/plan/number.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::huggingface {
@@ -135,6 +136,12 @@ Tensor chunked_loss(Graph& graph, const Tensor& hidden, const Tensor& weight,
     loss = loss.is_defined() ? eager::add(graph, loss, of_this) : of_this;
   }
   return eager::scale(graph, loss);
+}
+
+double num_loss_chunks(const Job& job, const Plan& plan) {
+  return job.profile.head_loss == HeadLoss::kChunked
+             ? number(div_ceil(plan.micro_batch * job.sequence_length, kChunk))
+             : 0;
 }
 
 // triton.next_power_of_2; a chunk has no more than all tokens.

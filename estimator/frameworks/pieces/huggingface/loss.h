@@ -2,7 +2,7 @@
 #pragma once
 
 #include "estimator/frameworks/pieces/eager/operations.h"
-#include "estimator/plan/model_spec.h"
+#include "estimator/plan/job.h"
 
 namespace shardplan::huggingface {
 
@@ -21,6 +21,10 @@ struct HeadShape {
 // _chunked_cross_entropy_loss.
 eager::Tensor chunked_loss(eager::Graph& graph, const eager::Tensor& hidden,
                            const eager::Tensor& weight, const HeadShape& shape);
+
+// Calls of the head for one microbatch's loss in chunks, in either direction; 0: the loss takes all
+// tokens at once.
+double num_loss_chunks(const Job& job, const Plan& plan);
 
 // Liger's fused linear cross entropy: gradients are made with the loss, a chunk of tokens at a time
 // (ops/fused_linear_cross_entropy.py). Of a frozen weight none is made. `adds_in_fp32`: up to

@@ -187,6 +187,16 @@ bool has_adapter(const Job& job, LinearLayer place) {
          !(is_of_ffn(place) && names_experts(job));
 }
 
+double num_adapters(const Job& job, const LayerSpec& layer) {
+  if (job.adapters.rank == 0) {
+    return 0;
+  }
+  const LinearWeights weights = linear_weights(job.model, layer);
+  return number(std::count_if(weights.begin(), weights.end(), [&job](const LinearWeight& weight) {
+    return has_adapter(job, weight.place);
+  }));
+}
+
 ExpertAdapters expert_adapters(const Job& job) {
   using enum LinearLayer;
   if (!job.model.has_moe_layers() || !names_experts(job)) {

@@ -35,6 +35,8 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer);
 // Whether a linear layer of that place has an adapter. Projections of latent attention are those of
 // keys.
 bool has_adapter(const Job& job, LinearLayer place);
+// Adapters on linear layers of one layer; those on whole weights of experts are none of them.
+double num_adapters(const Job& job, const LayerSpec& layer);
 // Layers without experts, and shared experts, whose projections are linear layers.
 bool has_ffn_modules(const ModelSpec& model);
 // Ranks of the adapters on all experts of a layer, and on their router; 0: none. One of gate and up
