@@ -15,6 +15,8 @@
 #include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
 #include "data/arguments/trainer_parallel.h"
+#include "data/arguments/trainer_parts.h"
+#include "data/arguments/trainer_quantized.h"
 #include "data/arguments/trainer_tuning.h"
 #include "data/read/json_message.h"
 
@@ -228,6 +230,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
   }
   if (take_profile(run, library)) {
     read_rows(trainer, run, library);
+    read_parts(trainer, run, library);
     read_loss_chunk(settings, trainer, run, library);
     read_loss(trainer, run, library);
   }
@@ -236,6 +239,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);
     read_packed_experts(trainer, run, library);
+    read_fake_quantization(trainer, run, library);
     read_offload(arguments, run, library);
   }
   read_environment(settings, library, run);

@@ -6,6 +6,7 @@
 #include "data/arguments/environment.h"
 #include "data/arguments/megatron_model.h"
 #include "data/arguments/megatron_plan.h"
+#include "data/arguments/megatron_tower.h"
 #include "data/arguments/megatron_tuning.h"
 #include "data/frameworks/framework.h"
 #include "data/models/config.h"
@@ -357,6 +358,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   read_training(arguments, run);
   if (take_profile(run, library)) {
     const Options options = profile_options(library, run.framework);
+    read_megatron_tower(arguments, run, library);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
     read_exchange(arguments, run, options);
     read_attention(arguments, run, options);

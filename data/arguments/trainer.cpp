@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_offload.h"
 #include "data/arguments/trainer_tuning.h"
 #include "data/read/json_message.h"
 
@@ -92,12 +93,10 @@ void read_recompute(const TrainerFile& trainer, RunReading& run) {
                         ": gradient_checkpointing: found nothing, took true, TRL's default; "
                         "--recompute none says otherwise");
   }
-  if (word == "true") {
+  run.plan.offload.activations = offloads_activations(trainer);
+  const bool is_of_axolotl = word == "offload" || word == "offload_disk";
+  if (word == "true" || (is_of_axolotl && run.plan.offload.activations)) {
     run.plan.recompute = {.granularity = RecomputeGranularity::kFull};
-  } else if (word == "offload" || word == "offload_disk") {  // axolotl 067b021 utils/schemas
-    refuse(run, "gradient_checkpointing " + word + ": inputs of layers on the " +
-                    (word == "offload" ? "host" : "disk") +
-                    "; on the GPU, where true leaves them, they are described");
   } else if (word != "false") {
     refuse(run, "gradient_checkpointing " + word + ": true and false are described");
   }
@@ -123,6 +122,10 @@ constexpr std::array kOptimizers = std::to_array<OptimizerName>({
     {.name = "adamw_torch_4bit", .kind = OptimizerKind::kTorchaoAdamW4bit},
     {.name = "adafactor", .kind = OptimizerKind::kAdafactor},
     {.name = "sgd", .kind = OptimizerKind::kSgd},
+    {.name = "lion_32bit", .kind = OptimizerKind::kLion},
+    {.name = "lion_8bit", .kind = OptimizerKind::kLion8bit},
+    {.name = "paged_lion_32bit", .kind = OptimizerKind::kPagedLion},
+    {.name = "paged_lion_8bit", .kind = OptimizerKind::kPagedLion8bit},
 });
 
 const char* optimizer_setting(const RunArguments& arguments) {
@@ -150,8 +153,8 @@ void read_optimizer(const TrainerFile& trainer, RunReading& run) {
   }
   if (found == kOptimizers.end()) {
     refuse(run, shown_setting(arguments, setting) +
-                    ": Adam, AdamW, Adafactor and SGD of PyTorch, bitsandbytes and torchao are "
-                    "described");
+                    ": Adam, AdamW, Lion, Adafactor and SGD of PyTorch, bitsandbytes and torchao "
+                    "are described");
     return;
   }
   run.job.optimizer = found->kind;
@@ -171,6 +174,10 @@ bool uses_muon(const TrainerFile& trainer) {
   }
 }
 
+std::span<const char* const> length_settings() {
+  return kLengths;
+}
+
 bool is_on(const RunArguments& arguments, const char* name) {
   const std::string word = in_lower_case(arguments.text_or(name, "false"));
   return word == "true" || word == "1";
@@ -179,6 +186,12 @@ bool is_on(const RunArguments& arguments, const char* name) {
 const char* first_on(const RunArguments& arguments, std::initializer_list<const char*> names) {
   const auto* const found =
       std::ranges::find_if(names, [&](const char* name) { return is_on(arguments, name); });
+  return found == names.end() ? nullptr : *found;
+}
+
+const char* first_set(const RunArguments& arguments, std::initializer_list<const char*> names) {
+  const auto* const found =
+      std::ranges::find_if(names, [&](const char* name) { return arguments.has(name); });
   return found == names.end() ? nullptr : *found;
 }
 

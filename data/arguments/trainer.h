@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "data/arguments/arguments.h"
@@ -17,6 +18,9 @@ struct TrainerFile {
   const std::string& file;  // as messages name it
   const ProjectDefaults& defaults;
 };
+
+// Names of settings that say how long sequences are, the first that a run has counts.
+std::span<const char* const> length_settings();
 
 // Whether the settings, or the program's default for the model, say how long sequences are.
 bool says_sequence_length(const RunSettings& settings, const Library& library);
@@ -49,5 +53,7 @@ bool trains_adapters(const TrainerFile& trainer);
 
 // The first of `names` that is on, else nullptr.
 const char* first_on(const RunArguments& arguments, std::initializer_list<const char*> names);
+// The first that is set at all.
+const char* first_set(const RunArguments& arguments, std::initializer_list<const char*> names);
 
 }  // namespace shardplan

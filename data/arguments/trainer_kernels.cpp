@@ -134,24 +134,41 @@ void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Lib
                       "took peft's layers, which keep more");
 }
 
-// None says which release is installed; of those that transformers 4.57 takes most are earlier
+// axolotl's plugin patches what its configuration says; of the third either name counts.
+struct LigerParts {
+  bool layers = false;     // norms, rotary embedding and FFN, as far as the class has them
+  bool loss = false;       // the head with its loss
+  bool is_a_part = false;  // of the layers' kernels some
+};
+LigerParts liger_parts(const RunArguments& arguments, const ModelSpec& model) {
+  const bool norm = is_on(arguments, "liger_rms_norm");
+  const bool ffn = first_on(arguments, {"liger_glu_activation", "liger_swiglu"}) != nullptr;
+  // DeepSeek's rotary embedding has no kernel (integrations/liger/plugin.py).
+  const bool rotary = is_on(arguments, "liger_rope") || (model.is_mla() && norm);
+  return {.layers = norm && ffn && rotary,
+          .loss = is_on(arguments, "liger_fused_linear_cross_entropy"),
+          .is_a_part = (norm || ffn || rotary) && !(norm && ffn && rotary)};
+}
+
+// Nobody says which release is installed; of those that transformers 4.57 takes most are earlier
 // ones, which need more memory. axolotl and TRL install 0.8.0 (pyproject.toml).
 void read_liger(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const RunArguments& arguments = trainer.arguments;
-  // axolotl's plugin patches what its configuration says; of the third either name counts.
-  const std::array parts = {
-      is_on(arguments, "liger_rope"), is_on(arguments, "liger_rms_norm"),
-      first_on(arguments, {"liger_glu_activation", "liger_swiglu"}) != nullptr,
-      is_on(arguments, "liger_fused_linear_cross_entropy")};
-  if (std::ranges::count(parts, true) % std::ssize(parts) != 0) {
+  const LigerParts parts = liger_parts(arguments, run.job.model);
+  // DeepSpeed's profile has Liger's kernels and its loss together.
+  const bool is_alone = parts.layers != parts.loss;
+  if (parts.is_a_part || (is_alone && !parts.layers) ||
+      (is_alone && !takes_word(run, "head_loss", "fused_linear", library))) {
     refuse(run,
-           "a part of Liger's kernels: liger_rope, liger_rms_norm, liger_glu_activation and "
-           "liger_fused_linear_cross_entropy are described together");
+           "a part of Liger's kernels: liger_rope, liger_rms_norm and liger_glu_activation are "
+           "described together, with liger_fused_linear_cross_entropy or under transformers' "
+           "Trainer without it");
   }
-  const char* const name = uses_liger_by_name(trainer)
-                               ? "kernel_config.name"
-                               : first_on(arguments, {"use_liger_kernel", "enable_liger_kernel",
-                                                      "liger_fused_linear_cross_entropy"});
+  const char* const name =
+      uses_liger_by_name(trainer)
+          ? "kernel_config.name"
+          : first_on(arguments, {"use_liger_kernel", "enable_liger_kernel",
+                                 "liger_fused_linear_cross_entropy", "liger_rms_norm"});
   if (name != nullptr) {
     want(run, "liger_kernel", "through_0.8.2", library);
     run.notes.emplace_back(
@@ -164,6 +181,25 @@ void read_liger(const TrainerFile& trainer, RunReading& run, const Library& libr
   }
 }
 
+namespace {
+
+// Losses of tokens that the trainer takes of the logits and weights: a value of HeadLoss, "" for
+// none.
+std::string weighted_loss(const TrainerFile& trainer) {
+  const RunArguments& arguments = trainer.arguments;
+  switch (trainer.defaults.project) {
+    case TrainerProject::kFactory:  // the first counts (train/sft/trainer.py)
+      return is_on(arguments, "use_dft_loss")    ? "dft"
+             : is_on(arguments, "use_eaft_loss") ? "eaft"
+                                                 : "";
+    case TrainerProject::kAxolotl: return is_on(arguments, "use_eaft") ? "eaft_of_rows" : "";
+    case TrainerProject::kSwift: return is_on(arguments, "enable_dft_loss") ? "dft" : "";
+    default: return "";
+  }
+}
+
+}  // namespace
+
 LossWords loss_of(const TrainerFile& trainer) {
   const RunArguments& arguments = trainer.arguments;
   const std::string plugins = arguments.text_or("plugins", "");
@@ -174,6 +210,9 @@ LossWords loss_of(const TrainerFile& trainer) {
   // accelerate divides sequences (transformers 5.17 trainer.py, _deepspeed_sp_compute_loss).
   if (sequence_ranks(trainer) > 1) {
     return {.kind = "per_token"};
+  }
+  if (const std::string weighted = weighted_loss(trainer); !weighted.empty()) {
+    return {.kind = weighted};
   }
   if (is_on(arguments, "cut_cross_entropy") ||
       plugins.find(kCutCrossEntropy) != std::string::npos) {

@@ -25,9 +25,63 @@ const char* ulysses_setting(const TrainerFile& trainer) {
   return own != nullptr && trainer.arguments.has(own) ? own : kOfLauncher;
 }
 
+// Of accelerate's parallelism_config.
+std::int64_t size_in_mesh(const TrainerFile& trainer, const std::string& name) {
+  return trainer.arguments.integer_or(
+      "accelerate.parallelism_config.parallelism_config_" + name + "_size", 1, 1, kMaxRanks);
+}
+
+// axolotl has its own key, and gives it to accelerate (utils/distributed.py
+// build_parallelism_config).
+std::int64_t tensor_ranks(const TrainerFile& trainer) {
+  return trainer.defaults.project == TrainerProject::kAxolotl &&
+                 trainer.arguments.has("tensor_parallel_size")
+             ? trainer.arguments.integer_or("tensor_parallel_size", 1, 1, kMaxRanks)
+             : size_in_mesh(trainer, "tp");
+}
+
+// accelerate's ring (accelerator.py _prepare_cp, utils/dataclasses.py TorchContextParallelConfig),
+// which the project's own exchanges exclude.
+void read_ring(const TrainerFile& trainer, RunReading& run) {
+  const std::int64_t ranks = size_in_mesh(trainer, "cp");
+  if (ranks == 1) {
+    return;
+  }
+  if (run.plan.cp > 1) {
+    refuse(run, "parallelism_config_cp_size " + std::to_string(ranks) +
+                    " beside sequences divided "
+                    "over " +
+                    std::to_string(run.plan.cp) +
+                    " ranks by Ulysses' exchanges, which "
+                    "accelerate refuses; one of both");
+  }
+  const std::string strategy =
+      trainer.arguments.word_or("accelerate.parallelism_config.parallelism_config_cp_comm_strategy",
+                                "allgather", {"allgather", "alltoall"});
+  run.plan.cp = ranks;
+  run.plan.cp_method = strategy == "allgather" ? CpMethod::kAllGather : CpMethod::kRing;
+}
+
+// accelerate's sizes multiply to the number of processes (parallelism_config.py
+// _validate_accelerator).
+void check_mesh(const TrainerFile& trainer, std::int64_t ranks, RunReading& run) {
+  const std::int64_t tp = size_in_mesh(trainer, "tp");
+  const std::int64_t cp = size_in_mesh(trainer, "cp");
+  const std::int64_t shards = size_in_mesh(trainer, "dp_shard");
+  const std::int64_t product = tp * cp * shards * size_in_mesh(trainer, "dp_replicate");
+  if (tp * cp > 1 && product != ranks) {
+    refuse(run, "parallelism_config's sizes, whose product is " + std::to_string(product) + " of " +
+                    std::to_string(ranks) +
+                    " ranks: accelerate wants as many ranks; "
+                    "parallelism_config_dp_shard_size, or --num-gpus " +
+                    std::to_string(product));
+  }
+}
+
 // Refuses sizes of other projects and methods of dividing sequences, as ring attention.
 void refuse_others(const TrainerFile& trainer, RunReading& run) {
-  constexpr std::array<std::pair<const char*, TrainerProject>, 2> kOwners = {{
+  constexpr std::array<std::pair<const char*, TrainerProject>, 3> kOwners = {{
+      {"tensor_parallel_size", TrainerProject::kAxolotl},
       {"cp_size", TrainerProject::kFactoryV1},
       {"sequence_parallel_size", TrainerProject::kSwift},
   }};
@@ -64,8 +118,30 @@ void check_heads(const TrainerFile& trainer, std::int64_t ranks, RunReading& run
   }
 }
 
+// axolotl makes copies of what the shards that it is told leave of the ranks, and refuses sizes
+// that leave some (utils/distributed.py _get_parallel_config_kwargs).
+std::int64_t replicas_of_axolotl(const TrainerFile& trainer, std::int64_t dp, RunReading& run) {
+  const std::int64_t shards = trainer.arguments.integer_or("dp_shard_size", 1, 1, kMaxRanks);
+  const std::int64_t stated = trainer.arguments.integer_or("dp_replicate_size", 1, 1, kMaxRanks);
+  if (shards == 1) {
+    return stated;
+  }
+  const bool fits = stated > 1 ? shards * stated == dp : dp % shards == 0;
+  if (!fits) {
+    refuse(run, "dp_shard_size " + std::to_string(shards) + " and dp_replicate_size " +
+                    std::to_string(stated) + " over " + std::to_string(dp) +
+                    " data-parallel ranks: axolotl wants as many; other sizes, or --num-gpus " +
+                    std::to_string(shards * stated * run.plan.tp * run.plan.cp));
+    return 1;
+  }
+  return dp / shards;
+}
+
 // Without FSDP2 replicas are what data parallelism has anyway.
-std::int64_t replicas_of(const TrainerFile& trainer) {
+std::int64_t replicas_of(const TrainerFile& trainer, RunReading& run) {
+  if (trainer.defaults.project == TrainerProject::kAxolotl) {
+    return replicas_of_axolotl(trainer, run.plan.dp, run);
+  }
   for (const char* const name :
        {"mp_replicate_size", "dp_replicate_size",
         "accelerate.parallelism_config.parallelism_config_dp_replicate_size"}) {
@@ -86,11 +162,14 @@ void read_parallelism(const TrainerFile& trainer, std::int64_t ranks, RunReading
   refuse_others(trainer, run);
   run.plan.cp = sequence_ranks(trainer);
   run.plan.cp_method = CpMethod::kA2a;
-  run.plan.dp = std::max<std::int64_t>(1, ranks / run.plan.cp);
+  read_ring(trainer, run);
+  run.plan.tp = tensor_ranks(trainer);
+  check_mesh(trainer, ranks, run);
+  run.plan.dp = std::max<std::int64_t>(1, ranks / (run.plan.cp * run.plan.tp));
   if (run.plan.zero > 0) {
-    run.plan.dp_replicate = replicas_of(trainer);
+    run.plan.dp_replicate = replicas_of(trainer, run);
   }
-  if (run.plan.cp > 1) {
+  if (run.plan.cp > 1 && run.plan.cp_method == CpMethod::kA2a) {
     check_heads(trainer, run.plan.cp, run);
   }
 }

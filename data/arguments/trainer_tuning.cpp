@@ -5,30 +5,14 @@
 #include <string_view>
 
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_parts.h"
+#include "data/arguments/trainer_quantized.h"
+#include "data/arguments/trainer_targets.h"
 #include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
 namespace {
-
-// "[q_proj, 'v_proj']", "q_proj,v_proj" or "q_proj v_proj".
-std::vector<std::string> names_in(const std::string& text) {
-  constexpr std::string_view kBetween = " ,[]'\"";
-  std::vector<std::string> names;
-  std::size_t begin = 0;
-  while ((begin = text.find_first_not_of(kBetween, begin)) != std::string::npos) {
-    const std::size_t end = std::min(text.find_first_of(kBetween, begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end;
-  }
-  return names;
-}
-
-const char* any_of(const RunArguments& arguments, std::initializer_list<const char*> names) {
-  const auto* const found =
-      std::ranges::find_if(names, [&](const char* name) { return arguments.has(name); });
-  return found == names.end() ? nullptr : *found;
-}
 
 // The setting that says how a model is tuned, and its word in the project's own language.
 struct Method {
@@ -60,19 +44,24 @@ bool is_lora(const Method& method) {
   return method.word == "lora" || method.word == "qlora";
 }
 
+// LLaMA-Factory's word alone.
+bool is_oft(const Method& method) {
+  return method.word == "oft" && std::string_view(method.setting) == "finetuning_type";
+}
+
 // LLaMA-Factory, axolotl and ms-swift list linear layers by name; what else says all-linear gives
 // peft the word.
 bool gives_peft_the_word(TrainerProject project) {
   return project == TrainerProject::kTrl || project == TrainerProject::kTransformers;
 }
 
-// The modules that have adapters; peft 0.21 utils/constants.py has q_proj and v_proj for Llama,
-// Mistral and Qwen where none are named.
+// The modules that have adapters.
 void read_targets(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
   Adapters& adapters = run.job.adapters;
-  const char* const setting = any_of(arguments, {"lora_target", "lora_target_modules",
-                                                 "target_modules", "peft_config.target_modules"});
+  const char* const setting = first_set(
+      arguments,
+      {"lora_target", "lora_target_modules", "target_modules", "peft_config.target_modules"});
   std::string words = setting == nullptr ? "" : arguments.text_or(setting, "");
   std::erase(words, '_');
   std::erase(words, '-');
@@ -84,24 +73,21 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
     set_targets(adapters, setting != nullptr && gives_peft_the_word(trainer.defaults.project)
                               ? all_linear_targets()
                               : all_targets());
+    if (setting != nullptr && !names_all) {  // names beside the list of linear layers
+      adapters.expert_targets = targets_named(names_in(arguments.text_or(setting, ""))).experts;
+    }
     return;
   }
-  const std::vector<std::string> names = setting == nullptr
-                                             ? std::vector<std::string>{"q_proj", "v_proj"}
-                                             : names_in(arguments.text_or(setting, ""));
-  const Targets targets = targets_named(names);
-  if (!targets.wrong.empty()) {
-    refuse(run, shown_setting(arguments, setting) +
-                    ": adapters on the linear layers of Llama, Mistral and Qwen are described, "
-                    "q_proj to down_proj by name");
+  if (setting != nullptr && read_target_pattern(setting, arguments.text_or(setting, ""), run)) {
+    return;
   }
-  set_targets(adapters, targets);
+  read_named_targets(arguments, setting, run);
 }
 
 void read_trained_modules(const TrainerFile& trainer, RunReading& run) {
   const char* const setting =
-      any_of(trainer.arguments, {"additional_target", "lora_modules_to_save", "modules_to_save",
-                                 "peft_config.modules_to_save"});
+      first_set(trainer.arguments, {"additional_target", "lora_modules_to_save", "modules_to_save",
+                                    "peft_config.modules_to_save"});
   if (setting == nullptr) {
     return;
   }
@@ -131,10 +117,66 @@ DType adapter_type(const TrainerFile& trainer, const QuantizedWeights& quantized
   return word == "float16" ? DType::kFp16 : DType::kFp32;
 }
 
+// LoftQ's frozen weights are rounded ones in their own type (peft 0.21 utils/loftq_utils.py
+// loftq_init); ReLoRA's adapters are merged into the weights between steps (axolotl 067b021
+// monkeypatch/relora.py ReLoRACallback).
+void note_starts(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  const auto add = [&](const char* name, const char* taken) {
+    run.notes.emplace_back(
+        arguments
+            .error(name, "found " + shown(arguments.text_or(name, ""), Encoding::kUnchecked) +
+                             ", took " + taken)
+            .what());
+  };
+  if (arguments.has("peft.loftq_config.loftq_bits")) {
+    add("peft.loftq_config.loftq_bits",
+        "the memory of LoRA: LoftQ's frozen weights keep their own type; the peak while they are "
+        "rounded is not counted");
+  }
+  if (is_on(arguments, "relora")) {
+    add("relora", "the memory of LoRA; the merges in between are not counted");
+  }
+}
+
+// LLaMA-Factory ff6d4d1 hparams/finetuning_args.py, model/adapter.py: blocks of a size, unless
+// oft_rank says their number.
+void read_rotations(const TrainerFile& trainer, RunReading& run) {
+  constexpr std::int64_t kBlock = 32;
+  const RunArguments& arguments = trainer.arguments;
+  Adapters& adapters = run.job.adapters;
+  adapters.kind = AdapterKind::kOft;
+  adapters.rank = arguments.integer_or("oft_block_size", kBlock, 0, kMaxRank);
+  if (adapters.rank == 0 || arguments.integer_or("oft_rank", 0, 0, kMaxRank) > 0) {
+    refuse(run, "finetuning_type oft with oft_rank: blocks of oft_block_size are described");
+  }
+  if (arguments.number_or("module_dropout", 0, 0, 1) > 0) {
+    refuse(run, shown_setting(arguments, "module_dropout") +
+                    ": rotations without dropout are described");
+  }
+  const std::string targets = arguments.text_or("oft_target", "all");
+  const Targets named = targets == "all" ? all_targets() : targets_named(names_in(targets));
+  if (!named.wrong.empty()) {
+    refuse(run, shown_setting(arguments, "oft_target") +
+                    ": rotations in front of the linear layers of Llama, Mistral and Qwen are "
+                    "described, q_proj to down_proj by name");
+  }
+  set_targets(adapters, named);
+  read_trained_modules(trainer, run);
+}
+
 void read_adapters(const TrainerFile& trainer, RunReading& run) {
   const Method method = method_of(trainer);
-  if (method.word == "full") {
+  if (method.word == "full" || trains_named_layers(trainer)) {
+    if (is_on(trainer.arguments, "relora")) {
+      refuse(run,
+             "relora true without adapters, which it merges: adapter lora and qlora are "
+             "described");
+    }
     return;
+  }
+  if (is_oft(method)) {
+    return read_rotations(trainer, run);
   }
   if (!is_lora(method)) {
     refuse(run, std::string(method.setting) + " " + shown(method.word, Encoding::kUnchecked) +
@@ -143,7 +185,7 @@ void read_adapters(const TrainerFile& trainer, RunReading& run) {
   }
   const RunArguments& arguments = trainer.arguments;
   Adapters& adapters = run.job.adapters;
-  const char* const rank = any_of(arguments, {"lora_rank", "lora_r", "peft_config.r"});
+  const char* const rank = first_set(arguments, {"lora_rank", "lora_r", "peft_config.r"});
   adapters.rank =
       rank == nullptr ? trainer.defaults.lora_rank : arguments.integer_or(rank, 0, 1, kMaxRank);
   const char* const dropout =
@@ -153,102 +195,12 @@ void read_adapters(const TrainerFile& trainer, RunReading& run) {
       first_on(arguments, {"use_dora", "peft_use_dora", "peft_config.use_dora"}) != nullptr;
   read_targets(trainer, run);
   read_trained_modules(trainer, run);
+  note_starts(trainer, run);
 }
-
-// How many bits weights have as they are loaded, and the setting that says so; 0: they are not
-// quantized.
-struct Bits {
-  std::int64_t count = 0;
-  const char* setting = "";
-};
-Bits bits_of(const TrainerFile& trainer) {
-  const RunArguments& arguments = trainer.arguments;
-  if (const char* const four = first_on(arguments, {"load_in_4bit", "use_qlora"})) {
-    return {.count = 4, .setting = four};
-  }
-  if (is_on(arguments, "load_in_8bit")) {
-    return {.count = 8, .setting = "load_in_8bit"};
-  }
-  if (arguments.text_or("adapter", "") == "qlora") {
-    return {.count = 4, .setting = "adapter"};
-  }
-  const char* const setting =
-      any_of(arguments, {"quantization_bit", "quant_bits", "quant_config.quantization_bit"});
-  // LLaMA-Factory's version 1 takes 4 where it is asked for bitsandbytes alone
-  // (plugins/model_plugins/quantization.py, quantization_with_bnb).
-  if (setting == nullptr && arguments.text_or("quant_config.name", "") == "bnb") {
-    return {.count = 4, .setting = "quant_config.name"};
-  }
-  return setting == nullptr
-             ? Bits{}
-             : Bits{.count = arguments.integer_or(setting, 0, 0, 16), .setting = setting};
-}
-
-// Checkpoints of the Hub that bitsandbytes has quantized: nf4 with quantized scales
-// (huggingface.co/unsloth/llama-3-8b-bnb-4bit config.json).
-bool is_4bit_checkpoint(const RunArguments& arguments) {
-  constexpr std::array<const char*, 3> kModels = {"model_name_or_path", "base_model", "model"};
-  return std::ranges::any_of(kModels, [&](const char* name) {
-    return names_4bit_checkpoint(arguments.text_or(name, ""));
-  });
-}
-
-void read_quantized(const TrainerFile& trainer, RunReading& run) {
-  const RunArguments& arguments = trainer.arguments;
-  if (is_4bit_checkpoint(arguments)) {
-    run.job.quantized = {.kind = Quantization::kNf4, .is_double = true};
-    return;
-  }
-  const char* const method =
-      any_of(arguments, {"quantization_method", "quant_method", "quant_config.name"});
-  const std::string by = method == nullptr ? "bnb" : arguments.text_or(method, "");
-  const Bits bits = bits_of(trainer);
-  if (method != nullptr && by != "bnb" && by != "bitsandbytes" && by != "BNB" && by != "auto") {
-    refuse(run, shown_setting(arguments, method) + ": bitsandbytes is described");
-  }
-  if (bits.count == 0) {
-    return;
-  }
-  if (bits.count != 4 && bits.count != 8) {
-    refuse(run, shown_setting(arguments, bits.setting) + ": 4 and 8 bits are described");
-    return;
-  }
-  if (bits.count == 8) {
-    run.job.quantized = {.kind = Quantization::kInt8};
-    return;
-  }
-  const char* const type = any_of(
-      arguments, {"quantization_type", "bnb_4bit_quant_type",
-                  "bnb_config_kwargs.bnb_4bit_quant_type", "quant_config.quantization_type"});
-  const std::string word = type == nullptr ? "nf4" : arguments.word_or(type, "nf4", {"nf4", "fp4"});
-  const char* const twice =
-      any_of(arguments,
-             {"double_quantization", "use_bnb_nested_quant", "bnb_4bit_use_double_quant",
-              "bnb_config_kwargs.bnb_4bit_use_double_quant", "quant_config.double_quantization"});
-  run.job.quantized = {
-      .kind = word == "nf4" ? Quantization::kNf4 : Quantization::kFp4,
-      .is_double = twice == nullptr ? trainer.defaults.double_quantizes : is_on(arguments, twice)};
-}
-
-}  // namespace
-
-// LLaMA-Factory ff6d4d1 model/model_utils/quantization.py (its compute type); axolotl 067b021
-// loaders/model.py; bitsandbytes' default is bytes.
-bool stores_floats(const TrainerFile& trainer) {
-  const char* const setting = any_of(
-      trainer.arguments, {"bnb_4bit_quant_storage", "bnb_config_kwargs.bnb_4bit_quant_storage"});
-  if (setting == nullptr) {
-    return trainer.defaults.stores_floats;
-  }
-  const std::string word = trainer.arguments.text_or(setting, "");
-  return word.find("int8") == std::string::npos;
-}
-
-namespace {
 
 const char* type_setting(const RunArguments& arguments) {
-  return any_of(arguments, {"dtype", "torch_dtype", "model_init_kwargs.dtype",
-                            "model_init_kwargs.torch_dtype"});
+  return first_set(arguments, {"dtype", "torch_dtype", "model_init_kwargs.dtype",
+                               "model_init_kwargs.torch_dtype"});
 }
 
 DType type_named(const RunArguments& arguments, const char* setting) {
@@ -302,7 +254,8 @@ void read_mixed(const TrainerFile& trainer, TrainerTypes& types) {
 }  // namespace
 
 bool trains_adapters(const TrainerFile& trainer) {
-  return is_lora(method_of(trainer));
+  const Method method = method_of(trainer);
+  return is_lora(method) || is_oft(method);
 }
 
 void read_tuning(const TrainerFile& trainer, RunReading& run) {
@@ -312,30 +265,6 @@ void read_tuning(const TrainerFile& trainer, RunReading& run) {
   read_quantized(trainer, run);
   if (run.job.adapters.rank > 0) {
     run.job.adapters.dtype = adapter_type(trainer, run.job.quantized);
-  }
-}
-
-// Its default is fp16, in which it stores them as well (LLaMA-Factory ff6d4d1
-// src/llamafactory/v1/plugins/model_plugins/quantization.py BnbParams); FSDP2 casts whatever floats
-// it gathers (torch/distributed/fsdp/_fully_shard/_fsdp_param.py all_gather_inputs).
-void read_quant_compute(const TrainerFile& trainer, bool is_sharded, RunReading& run,
-                        const Library& library) {
-  if (!is_4bit(run.job.quantized.kind)) {
-    return;
-  }
-  const char* const setting = "quant_config.compute_dtype";
-  const std::string word = trainer.arguments.text_or(setting, "float16");
-  want(run, "quant_compute_dtype",
-       word == "float16"   ? "fp16"
-       : word == "float32" ? "fp32"
-                           : "bf16",
-       library);
-  if (is_sharded && word != "bfloat16") {
-    run.notes.push_back(trainer.file + ": " + setting + ": found " +
-                        (trainer.arguments.has(setting) ? shown(word, Encoding::kUnchecked)
-                                                        : "nothing, took float16") +
-                        ", in which 4-bit weights are stored, too: FSDP2 casts them to bf16 as it "
-                        "gathers them, which makes them other weights; bfloat16 keeps them");
   }
 }
 

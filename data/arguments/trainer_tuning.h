@@ -10,13 +10,6 @@ namespace shardplan {
 // Adapters and quantized weights of the job; refuses what is neither LoRA nor bitsandbytes'.
 void read_tuning(const TrainerFile& trainer, RunReading& run);
 
-// Whether 4-bit weights are kept in tensors of floats, which FSDP2 divides, not of bytes.
-bool stores_floats(const TrainerFile& trainer);
-
-// The type that 4-bit weights are unpacked to, which LLaMA-Factory's version 1 chooses itself.
-void read_quant_compute(const TrainerFile& trainer, bool is_sharded, RunReading& run,
-                        const Library& library);
-
 // Types without DeepSpeed, which has its own.
 struct TrainerTypes {
   Precision precision = Precision::kFp32;  // of products

@@ -12,7 +12,10 @@
 #include "data/arguments/trainer.h"
 #include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_offload.h"
 #include "data/arguments/trainer_parallel.h"
+#include "data/arguments/trainer_parts.h"
+#include "data/arguments/trainer_quantized.h"
 #include "data/arguments/trainer_tuning.h"
 #include "data/read/json_message.h"
 
@@ -195,7 +198,9 @@ void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& r
                       const Library& library) {
   const RunArguments& arguments = trainer.arguments;
   const char* const own = "gradient_checkpointing_kwargs.use_reentrant";
-  bool is_reentrant = arguments.has(own) ? is_on(arguments, own) : trainer.defaults.reentrant;
+  // axolotl's normalize_config asks for it where all is trained.
+  const bool by_default = trainer.defaults.reentrant && !arguments.has("unfrozen_parameters");
+  bool is_reentrant = arguments.has(own) ? is_on(arguments, own) : by_default;
   if (trainer.defaults.project == TrainerProject::kFactory) {
     is_reentrant = arguments.text_or("use_reentrant_gc", "true") == "true" && !is_sharded;
   }
@@ -300,8 +305,15 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
     }
     read_types(trainer, is_sharded, run, library);
     read_checkpoints(trainer, is_sharded, run, library);
+    read_activation_offload(trainer, run, library);
+    read_tiles(trainer, run, library);
+    if (run.plan.tp > 1 && trainer.defaults.project == TrainerProject::kAxolotl) {
+      want(run, "tensor_parallel_dtensors", "false", library);  // of transformers 5.14.1
+    }
+    read_parts(trainer, run, library);
     read_experts(trainer, run, library);
     read_packed_experts(trainer, run, library);
+    read_fake_quantization(trainer, run, library);
     read_loss(trainer, run, library);
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);

@@ -18,8 +18,9 @@ using Member = std::variant<
     Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
     OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
     LigerKernel FrameworkProfile::*, FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*,
-    HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*,
-    TrainerLoop FrameworkProfile::*>;
+    HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*, TowerUse FrameworkProfile::*,
+    TrainerLoop FrameworkProfile::*, ActivationOffload FrameworkProfile::*,
+    FakeQuantization FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -93,10 +94,21 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"fsdp_prefetch", &FrameworkProfile::fsdp_prefetch},
     {"eager_experts", &FrameworkProfile::eager_experts},
     {"float_quant_storage", &FrameworkProfile::float_quant_storage},
+    {"checkpoints_frozen", &FrameworkProfile::checkpoints_frozen},
+    {"narrow_frozen", &FrameworkProfile::narrow_frozen},
+    {"vision_tower", &FrameworkProfile::vision_tower},
+    {"fsdp_wraps_tower", &FrameworkProfile::fsdp_wraps_tower},
+    {"finds_unused", &FrameworkProfile::finds_unused},
     {"quantizes_experts", &FrameworkProfile::quantizes_experts},
     {"quant_compute_dtype", &FrameworkProfile::quant_compute_dtype},
     {"fused_norm_rotary", &FrameworkProfile::fused_norm_rotary},
     {"adapter_kernels", &FrameworkProfile::adapter_kernels},
+    {"tensor_parallel_dtensors", &FrameworkProfile::tensor_parallel_dtensors},
+    {"activation_offload", &FrameworkProfile::activation_offload},
+    {"offload_spares_weights", &FrameworkProfile::offload_spares_weights},
+    {"ffn_tiles", &FrameworkProfile::ffn_tiles},
+    {"fake_quantization", &FrameworkProfile::fake_quantization},
+    {"fake_quantization_group", &FrameworkProfile::fake_quantization_group},
     {"recompute_allgather", &FrameworkProfile::recompute_allgather},
     {"keeps_gather_buffers", &FrameworkProfile::keeps_gather_buffers},
     {"interleaved_rotary", &FrameworkProfile::interleaved_rotary},

@@ -8,6 +8,7 @@
 #include "data/models/attention.h"
 #include "data/models/config_keys.h"
 #include "data/models/family.h"
+#include "data/models/towers.h"
 #include "data/models/wrappers.h"
 #include "estimator/plan/parameters.h"
 
@@ -235,6 +236,7 @@ ConfigReading read_text_model(const JsonValue& config, const ModelFamily& family
   model.qk_norm = family.qk_norm || (family.qk_norm_key && fields.boolean_or("use_qk_norm", false));
   model.caps_logits = is_capped(reading, "final_logit_softcapping");
   model.caps_scores = is_capped(reading, "attn_logit_softcapping");
+  read_activation(reading);
   read_sizes(reading, standing);
   read_attention(reading);
   model.rotary_share = rotary_share(reading);
@@ -331,6 +333,7 @@ ModelConfig read_wrapped(const JsonValue& config, const Wrapper& wrapper, const 
   ObjectReader inner(text_config, file);
   ConfigReading text =
       read_text_model(text_config, family_of_text(wrapper, inner), file, Standing::kTextConfig);
+  text.model.tower = read_tower(config, std::string(wrapper.model_type), file);
   read_outer_tie(text, top);
   text.warnings.insert(text.warnings.begin(), top.error("", std::string(kTextOnly)).what());
   ConfigReading outer{

@@ -49,7 +49,36 @@ void read_layer_type(const ConfigReading& reading, const std::string& type, Widt
   }
 }
 
+struct ActivationWord {
+  std::string_view word;
+  Activation activation;
+};
+// transformers 5.17 activations.py ACT2CLS.
+constexpr std::array kActivationWords = std::to_array<ActivationWord>({
+    {.word = "gelu", .activation = Activation::kGelu},
+    {.word = "gelu_pytorch_tanh", .activation = Activation::kGelu},
+    {.word = "gelu_new", .activation = Activation::kNewGelu},
+    {.word = "relu", .activation = Activation::kRelu},
+    {.word = "relu2", .activation = Activation::kReluSquared},
+    {.word = "silu", .activation = Activation::kSilu},
+    {.word = "swish", .activation = Activation::kSilu},
+});
+
 }  // namespace
+
+void read_activation(ConfigReading& reading) {
+  const std::string_view key = reading.family.activation_key;
+  if (key.empty() || !is_given(reading, key)) {
+    return;
+  }
+  const std::string word = reading.fields.string(key);
+  const auto* const found = std::ranges::find(kActivationWords, word, &ActivationWord::word);
+  if (found == kActivationWords.end()) {
+    throw unknown_word(reading, key, word,
+                       "gelu, gelu_new, gelu_pytorch_tanh, relu, relu2, silu or swish");
+  }
+  reading.model.activation = found->activation;
+}
 
 std::int64_t integer_or_null(ConfigReading& reading, std::string_view key, std::int64_t null,
                              std::int64_t absent, std::int64_t high) {

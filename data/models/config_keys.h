@@ -50,6 +50,9 @@ std::int64_t same_in_all_layers(ConfigReading& reading, std::string_view key, st
 InputError unknown_word(const ConfigReading& reading, std::string_view key, const std::string& word,
                         const std::string& expected);
 
+// The word of the family's activation_key, if it has one.
+void read_activation(ConfigReading& reading);
+
 // What each word of layer_types means here; 0: this model states no such width.
 struct Widths {
   std::int64_t sliding = 0;

@@ -10,6 +10,7 @@
 #include "data/models/families/hybrids.h"
 #include "data/models/families/latent.h"
 #include "data/models/families/mixtures.h"
+#include "data/models/families/older.h"
 #include "data/models/families/pruned.h"
 #include "data/models/families/uneven_mixtures.h"
 
@@ -120,9 +121,9 @@ std::string_view ConfigReading::named(std::string_view usual) const {
 std::span<const ModelFamily> model_families() {
   static const std::vector<ModelFamily> all = [] {
     std::vector<ModelFamily> families;
-    for (const auto& rows :
-         {established_families(), dense_families(), mixture_families(), uneven_mixture_families(),
-          latent_families(), hybrid_families(), later_gemma_families(), pruned_families()}) {
+    for (const auto& rows : {established_families(), dense_families(), mixture_families(),
+                             uneven_mixture_families(), latent_families(), hybrid_families(),
+                             later_gemma_families(), pruned_families(), older_families()}) {
       families.insert(families.end(), rows.begin(), rows.end());
     }
     return families;

@@ -92,9 +92,10 @@ struct ModelFamily {
   bool tied_embeddings = false;
   bool gated_ffn = true;
   Activation activation = Activation::kSilu;
-  std::string_view ffn_bias_key = "";  // none: FFNs have the bias that follows
-  bool ffn_bias = false;               // where that key is absent
-  bool attention_bias = false;         // likewise
+  std::string_view activation_key = "";  // whose word says it; none: all models have that one
+  std::string_view ffn_bias_key = "";    // none: FFNs have the bias that follows
+  bool ffn_bias = false;                 // where that key is absent
+  bool attention_bias = false;           // likewise
   bool has_head_bias = false;
   bool qk_norm = false;
   bool qk_norm_key = false;  // use_qk_norm

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "data/models/config_text.h"
+#include "data/models/towers.h"
 #include "data/read/json_message.h"
 #include "data/read/library.h"
 
@@ -13,9 +14,10 @@ namespace {
 // Words of published names that change weights, tokenizers and lengths, not sizes.
 constexpr std::array kVariants = std::to_array<std::string_view>(
     {"instruct", "chat", "base", "think", "thinking", "reasoning", "sft", "dpo", "it", "pt", "hf",
-     "bf16", "fp16", "fp8", "dynamic", "fp4", "nvfp4", "mxfp4", "1m"});
+     "bf16", "fp16", "fp8", "dynamic", "fp4", "nvfp4", "mxfp4", "1m", "dequantized"});
 
-constexpr std::string_view k4Bit = "-bnb-4bit";
+// Endings of checkpoints that bitsandbytes has packed in 4 bits, in bytes or in tensors of bf16.
+constexpr std::array<std::string_view, 3> k4BitEndings = {"-bnb-4bit", "-bnb-nf4", "-bnb-nf4-bf16"};
 
 // "2507" of a release in July 2025.
 bool is_date(const std::string& word) {
@@ -28,9 +30,7 @@ std::string bare_name(const std::string& name) {
   rest.erase(rest.find_last_not_of('/') + 1);
   rest.erase(0, rest.rfind('/') + 1);
   for (char& letter : rest) { letter = letter == '_' || letter == ' ' ? '-' : letter; }
-  if (names_4bit_checkpoint(rest)) {
-    rest.resize(rest.size() - k4Bit.size());
-  }
+  rest = unpacked_name(rest);
   for (const std::string_view organisation : {"meta-", "nvidia-"}) {
     if (rest.starts_with(organisation)) {
       return rest.substr(organisation.size());
@@ -96,14 +96,42 @@ std::string models_like(const std::string& found, const std::vector<std::string>
 }  // namespace
 
 bool names_4bit_checkpoint(const std::string& model) {
+  return unpacked_name(model).size() < model.size();
+}
+
+std::string unpacked_name(const std::string& model) {
   const std::string name = in_lower_case(model);
-  return name.ends_with(k4Bit) && !name.ends_with("-unsloth" + std::string(k4Bit));
+  const auto* const ending = std::ranges::find_if(
+      k4BitEndings, [&](std::string_view each) { return name.ends_with(each); });
+  if (ending == k4BitEndings.end() || name.ends_with("-unsloth-bnb-4bit")) {
+    return model;
+  }
+  return model.substr(0, model.size() - ending->size());
 }
 
 ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_keys,
                            const std::string& where) const {
   const ModelFile file = model_file(name_or_path, where);
-  return read_model_config(file.config.json, file.name, file.config.file, unknown_keys);
+  ModelConfig config =
+      read_model_config(file.config.json, file.name, file.config.file, unknown_keys);
+  if (file.config.file == file_of("models/" + file.name + ".json")) {
+    add_tower(config.model);
+  }
+  return config;
+}
+
+// What presets, which are text models, were published with.
+void Library::add_tower(ModelSpec& model) const {
+  if (!has(std::string(kTowersPath))) {
+    return;
+  }
+  const JsonFile& towers = parse(std::string(kTowersPath));
+  ObjectReader names(towers.json, towers.file);
+  if (names.has(model.name)) {
+    const JsonValue& tower = names.value(model.name);
+    const std::string type = ObjectReader(tower, towers.file).string("model_type");
+    model.tower = read_tower(tower, type, towers.file);
+  }
 }
 
 ModelFile Library::model_file(const std::string& name_or_path, const std::string& where) const {

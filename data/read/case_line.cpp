@@ -67,7 +67,11 @@ void read_trained(ObjectReader& reader, Job& job) {
   if (trained == trained_parameters(job)) {
     return;
   }
-  if (trained == TrainedParameters::kAll) {
+  if (trained == TrainedParameters::kNamed) {
+    throw reader.error("trained",
+                       "found \"named\" without \"name_rules\", expected them beside it");
+  }
+  if (trained == TrainedParameters::kAll || !job.name_rules.empty()) {
     throw reader.error("trained",
                        "found \"all\" beside \"adapters\", expected \"adapters\" or nothing");
   }
@@ -92,6 +96,10 @@ void read_training(const JsonValue& value, const std::string& file, Job& job, Pl
   if (is_given(reader, "quantization")) {
     job.quantized = read_quantization(reader.value("quantization"), file);
   }
+  if (is_given(reader, "name_rules")) {
+    job.name_rules = read_name_rules(reader.value("name_rules"), file);
+  }
+  reader.ignore("name_rules");
   reader.ignore("adapters");
   reader.ignore("quantization");
   read_trained(reader, job);

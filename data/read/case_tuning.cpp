@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <ranges>
+#include <regex>
+#include <utility>
 
 #include "data/read/case_members.h"
 
@@ -119,7 +121,8 @@ std::string text_of(const Adapters& adapters) {
     return "";
   }
   const std::string targets = text_of_targets(adapters);
-  std::string text = "rank " + std::to_string(adapters.rank) + " on " +
+  std::string text = (adapters.kind == AdapterKind::kOft ? "rotations in blocks of " : "rank ") +
+                     std::to_string(adapters.rank) + " on " +
                      (targets == "all" ? "all linear layers" : targets);
   if (adapters.dropout > 0) {
     text += ", dropout " + exact_text(adapters.dropout);
@@ -134,14 +137,51 @@ std::string text_of(const QuantizedWeights& quantized) {
   return quantized.kind == Quantization::kNone
              ? ""
              : std::string(name_of(quantized.kind))
-                   .append(quantized.is_double ? ", scales quantized" : "");
+                   .append(quantized.is_double ? ", scales quantized" : "")
+                   .append(quantized.takes_head ? ", head, too" : "")
+                   .append(spared_names(quantized).empty()
+                               ? ""
+                               : ", but " + joined(spared_names(quantized)));
 }
+
+std::vector<std::string> spared_names(const QuantizedWeights& quantized) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < quantized.spared.size(); ++i) {
+    if (quantized.spared.at(i)) {
+      names.emplace_back(kLinearLayerNames.at(i));
+    }
+  }
+  return names;
+}
+
+namespace {
+
+AdapterKind read_kind(ObjectReader& reader) {
+  const std::string kind = reader.string_or("kind", std::string(name_of(AdapterKind::kLora)));
+  const auto* const found = std::ranges::find(kAdapterKindNames, kind);
+  if (found == kAdapterKindNames.end()) {
+    throw reader.error("kind", "found \"" + shown(kind, Encoding::kUtf8) +
+                                   "\", expected lora or oft, whose rank is the size of a block");
+  }
+  return static_cast<AdapterKind>(found - kAdapterKindNames.begin());
+}
+
+}  // namespace
 
 Adapters read_adapters(const JsonValue& value, const std::string& file) {
   ObjectReader reader(value, file);
   Adapters adapters;
+  adapters.kind = read_kind(reader);
   adapters.rank = reader.integer("rank", 1, kMaxRank);
   set_targets(adapters, read_targets(reader));
+  const std::vector<std::string> words(kTowerTargetNames.begin(), kTowerTargetNames.end());
+  const std::string tower = reader.string_or("tower", words.front());
+  const auto place = std::ranges::find(words, tower);
+  if (place == words.end()) {
+    throw reader.error("tower", "found \"" + shown(tower, Encoding::kUtf8) +
+                                    "\", expected one of " + joined(words));
+  }
+  adapters.tower_targets = static_cast<TowerTargets>(place - words.begin());
   adapters.dropout = reader.number_or("dropout", 0, 0, 1);
   adapters.decomposes_weights = reader.boolean_or("dora", false);
   adapters.trains_table = reader.boolean_or("trains_table", false);
@@ -172,8 +212,59 @@ QuantizedWeights read_quantization(const JsonValue& value, const std::string& fi
     throw reader.error("double",
                        "found true with int8, expected nf4 or fp4, whose scales it is of");
   }
+  quantized.takes_head = reader.boolean_or("head", false);
+  if (is_given(reader, "spared")) {
+    const Targets spared = targets_named(reader.strings("spared"));
+    if (!spared.wrong.empty()) {
+      throw reader.error("spared", "found \"" + shown(spared.wrong, Encoding::kUtf8) +
+                                       "\", expected some of " + joined(layer_names()) +
+                                       suggestion(spared.wrong, layer_names()));
+    }
+    quantized.spared = spared.on;
+  }
+  reader.ignore("spared");
   reader.finish();
   return quantized;
+}
+
+std::string why_no_pattern(const std::string& pattern) {
+  try {
+    const std::regex compiled(pattern);
+  } catch (const std::regex_error& error) { return error.what(); }
+  return "";
+}
+
+std::vector<NameRule> train_only(const std::string& pattern) {
+  return {{.pattern = "", .trains = false}, {.pattern = pattern, .trains = true}};
+}
+
+std::vector<NameRule> read_name_rules(const JsonValue& value, const std::string& file) {
+  std::vector<NameRule> rules;
+  if (value.kind != JsonKind::kArray) {
+    throw InputError(file + ":" + std::to_string(value.line) + ": " + value.pointer + ": found " +
+                     describe(value) + ", expected an array of {\"pattern\", \"trains\"}");
+  }
+  for (const JsonValue& item : value.items) {
+    ObjectReader reader(item, file);
+    NameRule rule{.pattern = reader.string("pattern"), .trains = reader.boolean("trains")};
+    reader.finish();
+    if (!why_no_pattern(rule.pattern).empty()) {
+      throw reader.error("pattern", "found \"" + shown(rule.pattern, Encoding::kUtf8) +
+                                        "\", expected a regular expression");
+    }
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+std::string text_of(const std::vector<NameRule>& rules) {
+  std::string text;
+  for (const NameRule& rule : rules) {
+    text += text.empty() ? "" : ", then ";
+    text += rule.trains ? "trained: " : "frozen: ";
+    text += rule.pattern.empty() ? "all" : rule.pattern;
+  }
+  return text;
 }
 
 }  // namespace shardplan

@@ -38,7 +38,18 @@ std::string text_of(const QuantizedWeights& quantized);
 // {"rank": 16, "targets": "all", "all-linear" or ["q_proj", "v_proj"], "dropout": 0.05,
 // "dora": false, "dtype": "fp32", "trains_table": false, "trains_head": false}
 Adapters read_adapters(const JsonValue& value, const std::string& file);
-// {"kind": "nf4", "double": true}
+// Linear layers that are not quantized beside others that are.
+std::vector<std::string> spared_names(const QuantizedWeights& quantized);
+// {"kind": "nf4", "double": true, "spared": ["out_proj"], "head": true}
 QuantizedWeights read_quantization(const JsonValue& value, const std::string& file);
+
+// [{"pattern": "^lm_head", "trains": true}]; InputError for what is no regular expression.
+std::vector<NameRule> read_name_rules(const JsonValue& value, const std::string& file);
+// Trains the parameters whose names the expression is found in, and no others.
+std::vector<NameRule> train_only(const std::string& pattern);
+// "" or why that is no regular expression, as ECMAScript has them.
+std::string why_no_pattern(const std::string& pattern);
+// "frozen: all, then trained: ^lm_head", "" for none.
+std::string text_of(const std::vector<NameRule>& rules);
 
 }  // namespace shardplan

@@ -110,7 +110,7 @@ std::vector<std::string> Library::names_in(std::string_view folder) const {
   const std::string prefix = std::string(folder) + "/";
   std::vector<std::string> names;
   for (const std::string& path : paths_) {
-    if (path.starts_with(prefix) && path != kModelAliasesPath) {
+    if (path.starts_with(prefix) && path != kModelAliasesPath && path != kTowersPath) {
       names.push_back(path.substr(prefix.size(), path.size() - prefix.size() - kSuffix.size()));
     }
   }

@@ -29,6 +29,9 @@ std::span<const DataFile> embedded_data();  // generated at build time
 
 // {"alias": "preset", ...}; every other file of models/ is a preset.
 inline constexpr std::string_view kModelAliasesPath = "models/aliases.json";
+// What presets of text models were published with: {"preset": {"model_type": ..., "vision_config":
+// ...}, ...}, as in the whole config.json.
+inline constexpr std::string_view kTowersPath = "models/towers.json";
 
 // A parsed file and the name that messages about it carry.
 struct JsonFile {
@@ -130,6 +133,7 @@ class Library {
   std::string file_of(const std::string& path) const;  // as messages name it
   JsonValue parse_text(const std::string& text, const std::string& file) const;
   std::vector<std::string> names_in(std::string_view folder) const;
+  void add_tower(ModelSpec& model) const;
   // "" if unknown; by id or alias, and also by what nvidia-smi prints.
   std::string gpu_path(const std::string& name) const;
   std::string spoken_gpu_path(const std::string& name) const;
@@ -154,5 +158,7 @@ std::string in_lower_case(std::string_view text);
 // "unsloth/llama-3-8b-bnb-4bit", whose linear layers bitsandbytes has quantized to four bits, all
 // of them: not "-unsloth-bnb-4bit", which leaves out some.
 bool names_4bit_checkpoint(const std::string& model);
+// Such a name without its ending, and any other as it is.
+std::string unpacked_name(const std::string& model);
 
 }  // namespace shardplan

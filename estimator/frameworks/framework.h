@@ -152,6 +152,8 @@ struct Framework {
   // What the numbers of an estimate rest on; none: nothing to say.
   void (*add_assumptions)(const Job& job, const Plan& plan, const PlanPieces& pieces,
                           std::vector<Assumption>& assumptions) = nullptr;
+  // Bytes of host memory that a rank takes for what is offloaded; none: not counted.
+  std::int64_t (*host_bytes)(const Job& job, const Plan& plan) = nullptr;
   // Moments and tensors outside the model, by name; none with a formula.
   std::vector<std::string> (*not_counted)(const FrameworkProfile& profile) = nullptr;
 };
@@ -161,6 +163,12 @@ extern const std::array<Framework, kMemoryModels.size()> kFrameworks;
 
 inline const Framework& framework_of(const FrameworkProfile& profile) {
   return kFrameworks[static_cast<std::size_t>(profile.memory_model)];
+}
+
+// Bytes of host memory of a rank, for what is offloaded.
+inline std::int64_t host_bytes(const Job& job, const Plan& plan) {
+  const Framework& framework = framework_of(job.profile);
+  return framework.host_bytes != nullptr ? framework.host_bytes(job, plan) : 0;
 }
 
 // Leaves out of the job's model the modules that its framework leaves out; what these are, or

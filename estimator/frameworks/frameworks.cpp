@@ -3,6 +3,7 @@
 #include <string>
 
 #include "estimator/frameworks/deepspeed/choices.h"
+#include "estimator/frameworks/deepspeed/host_memory.h"
 #include "estimator/frameworks/deepspeed/kernels.h"
 #include "estimator/frameworks/deepspeed/notes.h"
 #include "estimator/frameworks/deepspeed/outside.h"
@@ -66,6 +67,7 @@
 #include "estimator/frameworks/torchtitan/state.h"
 #include "estimator/frameworks/torchtitan/timeline.h"
 #include "estimator/frameworks/torchtitan/update.h"
+#include "estimator/frameworks/transformers/host_memory.h"
 #include "estimator/frameworks/transformers/kernels.h"
 #include "estimator/frameworks/transformers/notes.h"
 #include "estimator/frameworks/transformers/outside.h"
@@ -239,6 +241,7 @@ constexpr Framework kDeepspeed = {
     .add_outside = deepspeed::add_outside,
     .knows_data_ranks = is_below_zero_3,
     .add_assumptions = deepspeed::add_assumptions,
+    .host_bytes = deepspeed::host_bytes,
     .not_counted = deepspeed::not_counted};
 
 // Modules of multi-token prediction stand in none of its models' classes (transformers 5.17
@@ -260,6 +263,7 @@ constexpr Framework kTransformers = {
     .add_outside = transformers::add_outside,
     .seen_by_outside = transformers::seen_by_outside,
     .add_assumptions = transformers::add_assumptions,
+    .host_bytes = transformers::host_bytes,
     .not_counted = transformers::not_counted};
 
 }  // namespace
@@ -270,12 +274,17 @@ constinit const std::array<Framework, kMemoryModels.size()> kFrameworks = {
 
 std::string leave_out_modules(Job& job) {
   const std::int64_t modules = job.model.num_mtp_layers;
-  if (modules == 0 || !framework_of(job.profile).leaves_out_prediction) {
+  const Framework& framework = framework_of(job.profile);
+  if (modules == 0 || !framework.leaves_out_prediction) {
     return "";
   }
+  const bool loads_them = framework.layout.model_parts == huggingface::kModelParts &&
+                          huggingface::class_of(job.model).idle_predictions > 0;
   job.model.num_mtp_layers = 0;
   return "model: found " + std::to_string(modules) + " modules of multi-token prediction; " +
-         job.profile.name + " trains without, as its classes of models have none";
+         job.profile.name +
+         (loads_them ? " loads them by the model's own code, which never runs them"
+                     : " trains without, as its classes of models have none");
 }
 
 void set_framework(FrameworkProfile& profile, MemoryModel memory_model) {

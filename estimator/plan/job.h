@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "estimator/plan/cluster_spec.h"
 #include "estimator/plan/framework_profile.h"
@@ -27,13 +28,24 @@ enum class OptimizerKind {
   kPagedAdamW8bit,
   kTorchaoAdamW8bit,
   kTorchaoAdamW4bit,
+  kLion,
+  kPagedLion,
+  kLion8bit,
+  kPagedLion8bit,
 };
 constexpr bool is_paged(OptimizerKind optimizer) {
-  return optimizer == OptimizerKind::kPagedAdamW || optimizer == OptimizerKind::kPagedAdamW8bit;
+  using enum OptimizerKind;
+  return optimizer == kPagedAdamW || optimizer == kPagedAdamW8bit || optimizer == kPagedLion ||
+         optimizer == kPagedLion8bit;
+}
+constexpr bool is_of_bitsandbytes(OptimizerKind optimizer) {
+  using enum OptimizerKind;
+  return is_paged(optimizer) || optimizer == kAdamW8bit || optimizer == kLion ||
+         optimizer == kLion8bit;
 }
 
-enum class TrainedParameters { kAll, kAdapters };
-inline constexpr std::array<NamedValue<OptimizerKind>, 11> kOptimizerKinds = {{
+enum class TrainedParameters { kAll, kAdapters, kNamed };
+inline constexpr std::array<NamedValue<OptimizerKind>, 15> kOptimizerKinds = {{
     {.value = OptimizerKind::kAdamW, .name = "adamw"},
     {.value = OptimizerKind::kSgdMomentum, .name = "sgd_momentum"},
     {.value = OptimizerKind::kMuon, .name = "muon"},
@@ -45,10 +57,15 @@ inline constexpr std::array<NamedValue<OptimizerKind>, 11> kOptimizerKinds = {{
     {.value = OptimizerKind::kPagedAdamW8bit, .name = "paged_adamw_8bit"},
     {.value = OptimizerKind::kTorchaoAdamW8bit, .name = "torchao_adamw_8bit"},
     {.value = OptimizerKind::kTorchaoAdamW4bit, .name = "torchao_adamw_4bit"},
+    {.value = OptimizerKind::kLion, .name = "lion"},
+    {.value = OptimizerKind::kPagedLion, .name = "paged_lion"},
+    {.value = OptimizerKind::kLion8bit, .name = "lion_8bit"},
+    {.value = OptimizerKind::kPagedLion8bit, .name = "paged_lion_8bit"},
 }};
-inline constexpr std::array<NamedValue<TrainedParameters>, 2> kTrainedParameters = {{
+inline constexpr std::array<NamedValue<TrainedParameters>, 3> kTrainedParameters = {{
     {.value = TrainedParameters::kAll, .name = "all"},
     {.value = TrainedParameters::kAdapters, .name = "adapters"},
+    {.value = TrainedParameters::kNamed, .name = "named"},
 }};
 constexpr const auto& names_of(OptimizerKind) {
   return kOptimizerKinds;
@@ -68,6 +85,9 @@ struct Job {
   double attention_dropout = 0;  // of attention probabilities
   Adapters adapters = {};
   QuantizedWeights quantized = {};  // of frozen linear layers
+  // By Hugging Face's names of parameters, without adapters: the last rule that fits a name counts,
+  // a parameter that none fits is trained.
+  std::vector<NameRule> name_rules = {};
 };
 
 // What the framework lets run beside what.
@@ -76,8 +96,10 @@ inline Overlaps allowed_overlaps(const Job& job) {
   return asked != nullptr ? asked(job) : Overlaps{};
 }
 
-constexpr TrainedParameters trained_parameters(const Job& job) {
-  return job.adapters.rank > 0 ? TrainedParameters::kAdapters : TrainedParameters::kAll;
+inline TrainedParameters trained_parameters(const Job& job) {
+  return job.adapters.rank > 0     ? TrainedParameters::kAdapters
+         : !job.name_rules.empty() ? TrainedParameters::kNamed
+                                   : TrainedParameters::kAll;
 }
 
 // Derived sizes. They divide exactly for plans that pass why_invalid; else they throw logic_error.

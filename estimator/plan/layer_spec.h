@@ -44,6 +44,7 @@ enum class AttentionGate : std::uint8_t {
 enum class Activation : std::uint8_t {
   kSilu,
   kGelu,
+  kNewGelu,  // GELU by tanh, operator by operator (phi, gptj)
   kRelu,
   kReluSquared,    // nemotron, arcee
   kClampedSwiglu,  // (up + 1) * gate * sigmoid(1.702 gate), both bounded (gpt_oss)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "estimator/plan/layer_spec.h"
+#include "estimator/plan/tower_spec.h"
 
 namespace shardplan {
 
@@ -55,6 +56,7 @@ struct ModelSpec {
   ResidualStreamsSpec residual_streams;
   std::int64_t num_mtp_layers = 0;  // multi-token prediction modules after the last layer
   std::vector<LayerSpec> layers;    // one per transformer layer, in order
+  TowerSpec tower;                  // beside the text model, where its sizes are stated
 
   bool is_mla() const { return attention == AttentionKind::kMla; }
 

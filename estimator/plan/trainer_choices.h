@@ -42,7 +42,21 @@ enum class HeadLoss {
   kCutCrossEntropy,  // no logits (arXiv 2411.09009)
   kTwice,            // that of all logits in the model, and again from their copy in fp32
   kPerToken,         // of each token from logits as they are, loss_chunk_tokens at a time
+  kByProbability,    // of each token, times its probability (DFT, arXiv 2508.05629)
+  kByEntropy,        // of each token, times the entropy of its 20 largest logits (EAFT)
+  kByEntropyOfRows,  // the same, of copies of the rows that count
 };
+
+// Whether the loop takes the loss of logits that the model returns.
+constexpr bool takes_logits(HeadLoss kind) {
+  using enum HeadLoss;
+  return kind == kTwice || kind == kPerToken || kind == kByProbability || kind == kByEntropy ||
+         kind == kByEntropyOfRows;
+}
+
+// Linear layers that are trained to be quantized, whose weights and inputs are rounded as they run
+// (torchao's FakeQuantizedLinear): inputs of a token to 8 bits, weights of a group to 4.
+enum class FakeQuantization { kNone, kInt8Int4 };
 
 // Liger's kernels for norms, rotary embedding, SwiGLU and the head with its loss.
 enum class LigerKernel {
@@ -51,6 +65,27 @@ enum class LigerKernel {
   kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
 };
 
+// How saved tensors that lie on the host go there and come back (Offload::activations).
+enum class ActivationOffload {
+  kStreams,      // TRL's OffloadActivations: on a stream of copies, beside the work
+  kOneStream,    // the same on the stream of the work, which waits
+  kLayerInputs,  // inputs of recomputed layers alone, by the checkpoint itself (Unsloth's)
+};
+
+// A tower for pictures or sound beside a text model whose batches are text alone.
+enum class TowerUse {
+  kAbsent,        // the class loaded is that of the text model
+  kFrozen,        // it is loaded, and quantized with the model
+  kFrozenFloats,  // it is loaded, and kept out of quantization
+  kTrained,       // it asks for gradients, of which none comes
+};
+
+inline constexpr std::array<NamedValue<TowerUse>, 4> kTowerUses = {{
+    {.value = TowerUse::kAbsent, .name = "absent"},
+    {.value = TowerUse::kFrozen, .name = "frozen"},
+    {.value = TowerUse::kFrozenFloats, .name = "frozen_floats"},
+    {.value = TowerUse::kTrained, .name = "trained"},
+}};
 inline constexpr std::array<NamedValue<FsdpUpcast>, 3> kFsdpUpcasts = {{
     {.value = FsdpUpcast::kAll, .name = "all"},
     {.value = FsdpUpcast::kTrained, .name = "trained"},
@@ -72,19 +107,40 @@ inline constexpr std::array<NamedValue<FsdpPrefetch>, 3> kFsdpPrefetches = {{
     {.value = FsdpPrefetch::kBackwardPre, .name = "backward_pre"},
     {.value = FsdpPrefetch::kBackwardPost, .name = "backward_post"},
 }};
-inline constexpr std::array<NamedValue<HeadLoss>, 6> kHeadLosses = {{
+inline constexpr std::array<NamedValue<HeadLoss>, 9> kHeadLosses = {{
     {.value = HeadLoss::kStock, .name = "stock"},
     {.value = HeadLoss::kChunked, .name = "chunked"},
     {.value = HeadLoss::kFusedLinear, .name = "fused_linear"},
     {.value = HeadLoss::kCutCrossEntropy, .name = "cut_cross_entropy"},
     {.value = HeadLoss::kTwice, .name = "twice"},
     {.value = HeadLoss::kPerToken, .name = "per_token"},
+    {.value = HeadLoss::kByProbability, .name = "dft"},
+    {.value = HeadLoss::kByEntropy, .name = "eaft"},
+    {.value = HeadLoss::kByEntropyOfRows, .name = "eaft_of_rows"},
+}};
+inline constexpr std::array<NamedValue<FakeQuantization>, 2> kFakeQuantizations = {{
+    {.value = FakeQuantization::kNone, .name = "none"},
+    {.value = FakeQuantization::kInt8Int4, .name = "int8_int4"},
 }};
 inline constexpr std::array<NamedValue<LigerKernel>, 3> kLigerKernels = {{
     {.value = LigerKernel::kOff, .name = "off"},
     {.value = LigerKernel::kOn, .name = "on"},
     {.value = LigerKernel::kThrough082, .name = "through_0.8.2"},
 }};
+inline constexpr std::array<NamedValue<ActivationOffload>, 3> kActivationOffloads = {{
+    {.value = ActivationOffload::kStreams, .name = "streams"},
+    {.value = ActivationOffload::kOneStream, .name = "one_stream"},
+    {.value = ActivationOffload::kLayerInputs, .name = "layer_inputs"},
+}};
+constexpr const auto& names_of(ActivationOffload) {
+  return kActivationOffloads;
+}
+constexpr const auto& names_of(TowerUse) {
+  return kTowerUses;
+}
+constexpr const auto& names_of(FakeQuantization) {
+  return kFakeQuantizations;
+}
 constexpr const auto& names_of(FsdpUpcast) {
   return kFsdpUpcasts;
 }

@@ -146,7 +146,8 @@ const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& p
 const std::vector<RankUpdate>& PricePieces::updates(const Plan& plan) {
   return update_pieces
       .find({packed(split_piece->number, grid_piece->number),
-             packed(dtypes_number(plan), 2 * plan.zero + (plan.offload.parameters ? 1 : 0)),
+             packed(dtypes_number(plan), 4 * plan.zero + (plan.offload.activations ? 2 : 0) +
+                                             (plan.offload.parameters ? 1 : 0)),
              std::bit_cast<std::int64_t>(plan.offload.optimizer)},
             [&](std::vector<RankUpdate>& piece) {
               const UpdateTimes& update = framework_of(job.profile).update;

@@ -149,7 +149,7 @@ ForwardBackward attention_calls_s(const BlockContext& context, const LayerSpec& 
   const double cp = number(plan.cp);
   const double chunk = number(context.job.sequence_length) / (2 * cp);
   const Blocks blocks =
-      plan.cp_method == CpMethod::kRing
+      plan.cp_method == CpMethod::kRing || context.framework.attends_in_rounds
           ? blocks_of_ring(chunk, cp, layer)
           : blocks_of_gathered(chunk, cp, layer,
                                number(gathered_keys_before(context.job, layer.attention_window)));

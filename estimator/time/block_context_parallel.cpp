@@ -34,17 +34,21 @@ ContextExchange context_exchange(const BlockContext& context, const AttentionWor
   const auto cost = [&](Collective collective, double bytes, Carrier by) {
     return collective_cost(context.job.cluster, context.cp, collective, bytes, by);
   };
+  const bool in_fp32 = context.framework.sends_gradients_in_fp32;
+  const double gradient_bytes = in_fp32 ? 4 / context.element_bytes * kv_bytes : kv_bytes;
+  const BesideCost gradients = c * cost(Collective::kSend, gradient_bytes, carrier);
   switch (context.plan.cp_method) {
     case CpMethod::kRing: {
-      const bool in_fp32 = context.framework.sends_gradients_in_fp32;
-      const double gradient_bytes = in_fp32 ? 4 / context.element_bytes * kv_bytes : kv_bytes;
       const BesideCost hops = (c - 1) * cost(Collective::kSend, kv_bytes, carrier);
-      const BesideCost gradients = c * cost(Collective::kSend, gradient_bytes, carrier);
       return {.forward = hops, .backward = hops + gradients, .gradients = gradients};
     }
     case CpMethod::kAllGather: {
       const BesideCost gather = cost(Collective::kAllGather, c * kv_bytes, carrier);
-      return {.forward = gather, .backward = 2 * gather};
+      return context.framework.attends_in_rounds
+                 ? ContextExchange{.forward = gather,
+                                   .backward = gather + gradients,
+                                   .gradients = gradients}
+                 : ContextExchange{.forward = gather, .backward = 2 * gather};
     }
     case CpMethod::kA2a: {
       const double bytes =

@@ -28,14 +28,36 @@ std::int64_t local_vocab(const BlockContext& context) {
   return padded_vocab(context.job, context.plan) / context.plan.tp;
 }
 
+bool gathers_logits(const BlockContext& context) {
+  return context.plan.tp > 1 && context.framework.divides_by_product;
+}
+
 BlockTime over_logits(const BlockContext& context, const Passes& kernels) {
-  return memory_bound(context, number(context.tokens * local_vocab(context)), kernels);
+  const std::int64_t vocab =
+      gathers_logits(context) ? padded_vocab(context.job, context.plan) : local_vocab(context);
+  return memory_bound(context, number(context.tokens * vocab), kernels);
+}
+
+// Every rank gets all logits, columns beside columns: a copy behind the gather.
+BlockTime gathered_logits(const BlockContext& context) {
+  const double bytes =
+      number(context.tokens * padded_vocab(context.job, context.plan)) * context.element_bytes;
+  const ForwardBackward all = {
+      .forward_s = all_gather_s(context.job.cluster, context.tp, bytes, Carrier::kNccl),
+      .backward_s = 0};
+  BlockTime time = tensor_parallel(context, all, all);
+  const double share = 1 / number(context.plan.tp);
+  add(time, memory_bound(context, bytes,
+                         {.forward = {.rearranged = 2}, .backward = {.rearranged = 2 * share}}));
+  return time;
 }
 
 // The loss reduces maximum, sum and target logit over tp: three fp32 numbers a token.
 BlockTime loss_of(const BlockContext& context, const Passes& kernels) {
   BlockTime time = over_logits(context, kernels);
-  if (context.plan.tp > 1) {
+  if (gathers_logits(context)) {
+    add(time, gathered_logits(context));
+  } else if (context.plan.tp > 1) {
     const ForwardBackward all = {
         .forward_s = all_reduce_s(context.job.cluster, context.tp, 3 * 4 * number(context.tokens)),
         .backward_s = 0};
@@ -93,13 +115,16 @@ LocalParameters local_sum(const Job& job, const Plan& plan,
 BlockTime embedding_time(const BlockContext& context) {
   begin_part(context, "embedding");
   const double elements = number(context.tokens * context.model().hidden);
-  const double table = number(local_vocab(context) * context.model().hidden);
+  const bool is_whole = context.plan.tp > 1 && context.framework.divides_by_product;
+  const std::int64_t rows =
+      is_whole ? padded_vocab(context.job, context.plan) : local_vocab(context);
+  const double table = number(rows * context.model().hidden);
   const TableGradientKernels gradient = context.framework.table_gradient(context.job, context.plan);
   BlockTime time =
       memory_bound(context, 1,
                    {.forward = elements * KernelBytes{.fused = 2 * context.element_bytes},
                     .backward = elements * gradient.token + table * gradient.table});
-  if (context.plan.tp > 1) {
+  if (context.plan.tp > 1 && !is_whole) {
     const ClusterSpec& cluster = context.job.cluster;
     const double bytes = elements * context.element_bytes;
     const Carrier carrier = carrier_of(context.framework.moves_by_copies, context.tp);

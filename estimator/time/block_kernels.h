@@ -82,16 +82,22 @@ struct BlockKernels {
   bool (*adds_key_gradients)(const Job& job, const Plan& plan) = nullptr;
   // A ring carries gradients along in fp32, not in the type of activations.
   bool sends_gradients_in_fp32 = false;
+  // Gathered keys are attended to block by block as in a ring, and their gradients go round.
+  bool attends_in_rounds = false;
   // Memory-bound kernels that put blocks of keys together; none: attention does so itself.
   BlockTime (*context_parallel_merges)(const BlockContext& context, const LayerSpec& layer,
                                        const AttentionWork& work) = nullptr;
 
-  // Adds what mixes the tokens of a layer without attention, and its projections; none: the
-  // framework has no such layers.
+  // Adds what mixes the tokens of a layer in place of attention or beside it, and its projections;
+  // none: the framework has no such layers.
   void (*add_mixer)(const BlockContext& context, const LayerSpec& layer,
                     LayerParts& parts) = nullptr;
 
   // --- tensor parallelism ---
+
+  // Layers are divided product by product: each product that reads the layer's tokens has their
+  // gradient summed by itself, the embedding is whole, and logits are gathered for the loss.
+  bool divides_by_product = false;
 
   // Copy engines move what is gathered, summed in parts, shifted around a ring or handed to the
   // next stage, where they reach all members of a group.

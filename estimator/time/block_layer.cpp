@@ -43,6 +43,7 @@ BlockTime gqa_projections(const BlockContext& context) {
   add(time, tensor_parallel_region(context, {.in = model.hidden,
                                              .out = model.hidden,
                                              .in_element_bytes = gathered_element_bytes(context),
+                                             .columns = 3,
                                              .column = in,
                                              .row = out}));
   return time;
@@ -115,6 +116,7 @@ FfnTime dense_ffn(const BlockContext& context, std::int64_t width) {
       tensor_parallel_region(context, {.in = model.hidden,
                                        .out = model.hidden,
                                        .in_element_bytes = gathered_element_bytes(context),
+                                       .columns = model.gated_ffn ? 2 : 1,
                                        .column = in,
                                        .row = out});
   const BlockTime middle = activation(context, number(context.tokens), local);
@@ -282,7 +284,9 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   context.region = by_pieces ? &regions.attention : nullptr;
   if (layer.mixer == MixerKind::kAttention) {
     add_attention(context, layer, parts);
-  } else if (context.framework.add_mixer != nullptr) {
+  }
+  if ((layer.mixer != MixerKind::kAttention || layer.has_mamba_beside) &&
+      context.framework.add_mixer != nullptr) {
     context.framework.add_mixer(context, layer, parts);
   }
   begin_part(context, layer.is_moe ? "experts" : "ffn");

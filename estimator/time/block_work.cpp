@@ -322,7 +322,8 @@ BlockTime tensor_parallel_region(const BlockContext& context, const TensorParall
   const double out_bytes = number(context.tokens * region.out) * context.element_bytes;
   if (!context.plan.sequence_parallel) {
     const BesideCost sum = cost_over_tp(context, Collective::kAllReduce, out_bytes);
-    const BesideCost sum_back = cost_over_tp(context, Collective::kAllReduce, in_bytes);
+    const double sums = context.framework.divides_by_product ? number(region.columns) : 1;
+    const BesideCost sum_back = sums * cost_over_tp(context, Collective::kAllReduce, in_bytes);
     return tensor_parallel(
         context,
         {.forward_s = visible_in_pieces_s(context, sum, row.forward_s),

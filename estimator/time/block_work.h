@@ -110,6 +110,7 @@ struct TensorParallelRegion {
   std::int64_t in = 0;
   std::int64_t out = 0;
   double in_element_bytes = 2;
+  std::int64_t columns = 1;  // products that read the tokens
   const BlockTime& column;
   const BlockTime& row;
 };

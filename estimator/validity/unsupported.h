@@ -91,11 +91,23 @@ inline constexpr ValidityRule kKnownModelParts = {
 inline constexpr ValidityRule kTrainsAll = {
     .name = "unsupported: trained",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.adapters.rank > 0; },
+    .broken = [](const Job& job,
+                 const Plan&) { return trained_parameters(job) != TrainedParameters::kAll; },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "trained", name_of(trained_parameters(job)),
                               name_of(TrainedParameters::kAll));
+        }};
+inline constexpr ValidityRule kNotByName = {
+    .name = "unsupported: name_rules",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return trained_parameters(job) == TrainedParameters::kNamed; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "trained", name_of(trained_parameters(job)),
+                              std::string(name_of(TrainedParameters::kAll)) + ", " +
+                                  std::string(name_of(TrainedParameters::kAdapters)));
         }};
 inline constexpr ValidityRule kQuantizationUnsupported = {
     .name = "unsupported: quantization",

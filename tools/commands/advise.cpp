@@ -15,6 +15,7 @@
 #include "tools/report/report.h"
 #include "tools/report/text.h"
 #include "tools/screen/advise.h"
+#include "tools/screen/progress.h"
 
 namespace shardplan {
 namespace {
@@ -139,6 +140,18 @@ void export_changed(const Options& options, const AdviseReport& report, const Li
   export_answer(options, question, command, library);
 }
 
+// Thousands of changes of a large plan take seconds.
+void find_advice(AdviseReport& report, const AdviceOptions& advice) {
+  const Question& question = report.question;
+  ProgressRow progress;
+  progress.tell("trying changes of the plan and pairs of them");
+  report.result = advise(question.job, question.plan, report.edits, advice);
+  if (given(report.options, "scaling") && report.prediction.has_numbers()) {
+    progress.tell("how memory and time move along every axis");
+    report.scaling = scaling_tables(question.job, question.plan);
+  }
+}
+
 }  // namespace
 
 ExitCode run_advise(const Arguments& arguments) {
@@ -165,10 +178,7 @@ ExitCode run_advise(const Arguments& arguments) {
   const AdviceOptions advice = {.rule = report.rule.is_asked ? FitRule::kShare : FitRule::kVerdict,
                                 .share = search_options(report.rule),
                                 .top = count_or(options, "top", 10)};
-  report.result = advise(job, plan, report.edits, advice);
-  if (given(options, "scaling") && report.prediction.has_numbers()) {
-    report.scaling = scaling_tables(job, plan);
-  }
+  find_advice(report, advice);
   export_changed(options, report, library);
   output.write(render(report, format_of(options), screen_for(options, output)));
   output.commit();

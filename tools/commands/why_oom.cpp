@@ -10,8 +10,10 @@
 #include "tools/from/log.h"
 #include "tools/options/case_file.h"
 #include "tools/options/command_words.h"
+#include "tools/options/machine_of_log.h"
 #include "tools/report/report.h"
 #include "tools/report/why_oom.h"
+#include "tools/screen/progress.h"
 #include "tools/screen/why_oom.h"
 
 namespace shardplan {
@@ -53,12 +55,17 @@ Options with_run_of_log(Options options, const Library& library) {
   }
   TextFile log(path);
   std::vector<std::string> notes;
-  if (!settings_from_log(log, notes, library)) {
+  if (!settings_from_log(log, notes, library, {.path = path})) {
+    const bool has_gpu = given(options, "cluster") || given(options, "gpu");
     throw InputError(
         "why-oom: " + log.name() +
-            ": found neither arguments of Megatron-LM nor a configuration of torchtitan in it, "
-            "expected the run as --model NAME, --from FILE or --case FILE",
-        "shardplan why-oom " + shell_word(path) + " --from train.sh --cluster 1x8-h100");
+            ": found neither arguments of Megatron-LM nor a configuration of torchtitan, nor a "
+            "command that starts a training" +
+            (has_gpu ? "" : ", and no GPU,") +
+            " in it, expected the run as --model NAME, --from FILE or --case FILE" +
+            (has_gpu ? "" : " and --gpu NAME"),
+        "shardplan why-oom " + shell_word(path) + " --from train.sh" +
+            (has_gpu ? "" : " --cluster 1x8-h100"));
   }
   add_option(options, "from", path);
   return options;
@@ -136,7 +143,10 @@ ExitCode run_why_oom(const Arguments& arguments) {
                      "shardplan why-oom run.log --from train.sh --cluster 1x8-h100");
   }
   const Library library = library_of(words);
-  const Options options = with_run_of_log(words, library);
+  std::vector<std::string> notes;
+  const std::string& path = words.positional.front();
+  const Options options = with_run_of_log(
+      path == "-" ? words : with_machine_of_log(words, path, library, notes), library);
   WhyOomReport report = {.options = with_plan_fields(options),
                          .question = asked(options, library),
                          .prediction = {},
@@ -149,8 +159,12 @@ ExitCode run_why_oom(const Arguments& arguments) {
   const OomLog read = read_oom_log(log);
   const std::vector<OomEvent>& events = read.events;
   Output output(text_or(options, "out", ""));
+  for (const std::string& note : notes) { print_message(note); }
   for (const std::string& warning : report.question.warnings) {
     print_message("warning: " + warning);
+  }
+  if (options.least_ranks > 0) {  // commands of the answer say what the log's lower bound became
+    report.options.values["num-gpus"] = {std::to_string(report.question.job.cluster.world_size())};
   }
   warn_of_foreign_ranks(events, report.question);
   report.host_oom_line = read.host_oom_line;
@@ -163,6 +177,8 @@ ExitCode run_why_oom(const Arguments& arguments) {
   }
   report.diagnoses = diagnose(events, report.question, report.prediction.memory);
   if (!report.diagnoses.empty()) {
+    ProgressRow progress;
+    progress.tell("trying changes of the plan and more GPUs");
     find_changes(report, library);
   }
   output.write(render(report, screen_for(options, output)));

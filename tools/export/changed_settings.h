@@ -11,8 +11,8 @@
 namespace shardplan {
 
 // New lines of the user's own file, where the run stands in one that is edited, else of the files
-// that --export writes: "local_batch_size = 1", "accelerate.yaml: num_processes: 8". Empty where the
-// framework has no files or no words for the plan.
+// that --export writes: "local_batch_size = 1", "accelerate.yaml: num_processes: 8". Empty where
+// the framework has no files or no words for the plan.
 std::vector<std::string> changed_settings(const Options& options, const Question& before,
                                           const Question& after, const Library& library);
 

@@ -1,7 +1,10 @@
 #include "tools/export/config_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
+#include <utility>
 
 #include "data/read/json_message.h"
 
@@ -53,9 +56,36 @@ std::string value_text(const JsonValue& value, const std::string& indent) {
   return "";
 }
 
+const JsonValue* member_of(const JsonValue& object, std::string_view name) {
+  const auto found = std::ranges::find(object.members, name, &JsonMember::name);
+  return found == object.members.end() ? nullptr : &found->value;
+}
+
+// transformers 5.17 models/exaone4/configuration_exaone4.py, Exaone4Config: without a window it
+// divides by a pattern of zero layers, unless the layers' types are there.
+void add_layer_types(JsonValue& config) {
+  const JsonValue* const type = member_of(config, "model_type");
+  const JsonValue* const window = member_of(config, "sliding_window");
+  const JsonValue* const layers = member_of(config, "num_hidden_layers");
+  const bool lacks_types = type != nullptr && type->string == "exaone4" && window != nullptr &&
+                           window->kind == JsonKind::kNull && layers != nullptr &&
+                           member_of(config, "layer_types") == nullptr;
+  if (!lacks_types) {
+    return;
+  }
+  JsonValue full;
+  full.kind = JsonKind::kString;
+  full.string = "full_attention";
+  JsonValue types;
+  types.kind = JsonKind::kArray;
+  types.items.assign(static_cast<std::size_t>(layers->integer), full);
+  config.members.push_back({.name = "layer_types", .value = std::move(types)});
+}
+
 }  // namespace
 
-std::string config_text(const JsonValue& config) {
+std::string config_text(JsonValue config) {
+  add_layer_types(config);
   return value_text(config, "") + "\n";
 }
 

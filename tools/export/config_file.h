@@ -7,6 +7,6 @@
 
 namespace shardplan {
 
-std::string config_text(const JsonValue& config);
+std::string config_text(JsonValue config);
 
 }  // namespace shardplan

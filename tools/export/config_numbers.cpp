@@ -54,6 +54,7 @@ ConfigNumbers config_numbers(const JsonValue& config) {
   read_positions(config, numbers);
   numbers.norm_epsilon =
       number_of(config, {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"});
+  numbers.swiglu_limit = number_of(config, {"swiglu_limit"});
   numbers.routed_scaling_factor = number_of(config, {"routed_scaling_factor"});
   if (const JsonValue* const value = member_of(config, "norm_topk_prob")) {
     numbers.normalizes_topk = value->boolean;

@@ -13,6 +13,7 @@ struct ConfigNumbers {
   std::optional<double> partial_rotary_factor;
   std::optional<double> rope_scaling_factor;  // of Llama 3.1's scaling
   std::optional<double> norm_epsilon;
+  std::optional<double> swiglu_limit;  // of gate and up, before the activation
   std::optional<double> routed_scaling_factor;
   std::optional<bool> normalizes_topk;  // weights of a token's experts add up to one
 };

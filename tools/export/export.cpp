@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string_view>
 
 #include "data/frameworks/framework.h"
@@ -38,14 +39,13 @@ bool is_fact(const std::string& name, const FrameworkProfile& profile) {
          (profile.name == "megatron" && name == "fused_optimizer");
 }
 
-// Those that differ from what the profile itself has.
-std::vector<std::string> facts_of(const ExportRequest& request) {
+// Those that differ from what the files lead to: the profile's own, or what a user's file says.
+std::vector<std::string> facts_of(const ExportRequest& request, const FrameworkProfile& own) {
   const FrameworkProfile& profile = request.job().profile;
   std::vector<std::string> facts;
   for (const ProfileOption& option :
        profile_options(request.library, request.library.key_of(profile))) {
     const std::string value = profile_field_text(profile, option.name);
-    const FrameworkProfile own = request.library.framework(request.library.key_of(profile));
     if (is_fact(option.name, profile) && value != profile_field_text(own, option.name)) {
       facts.push_back(option.name + "=" + value);
     }
@@ -53,13 +53,10 @@ std::vector<std::string> facts_of(const ExportRequest& request) {
   return facts;
 }
 
-std::string reading_command(const ExportedRun& run, const Options& options,
-                            const std::string& folder) {
+std::string reading_command(const ExportedRun& run, const std::string& folder) {
   std::string command = "shardplan estimate --from " + shell_word(folder + "/" + run.launch);
-  for (const char* const kept : {"cluster", "gpu", "num-gpus", "gpu-memory"}) {
-    if (given(options, kept)) {
-      command += std::string(" --") + kept + " " + shell_word(text_or(options, kept, ""));
-    }
+  for (const auto& [name, words] : run.beside.values) {
+    for (const std::string& word : words) { command += " --" + name + " " + shell_word(word); }
   }
   for (const std::string& fact : run.facts) { command += " --framework-option " + fact; }
   return command;
@@ -95,6 +92,53 @@ constexpr std::array kWriters = std::to_array<Writer>({
     {.framework = MemoryModel::kTorchtitan, .files = torchtitan_files},
 });
 
+// Files of the project's own making.
+ExportedRun new_run(const ExportRequest& request, const Options& options) {
+  const FrameworkProfile& profile = request.job().profile;
+  std::vector<std::string> names;
+  for (const Writer& writer : kWriters) {
+    if (writer.framework == profile.memory_model) {
+      const FrameworkProfile own = request.library.framework(request.library.key_of(profile));
+      return {.files = writer.files(request),
+              .facts = facts_of(request, own),
+              .beside = options_beside_files(options)};
+    }
+    names.emplace_back(name_of(writer.framework));
+  }
+  throw InputError("--export: found framework " + profile.name + ", expected " + joined(names));
+}
+
+ExportedRun own_run(const ExportRequest& request, const Options& options) {
+  Options beside = options_beside_own_file(request, options);
+  const Question before = question_as_it_is(request, beside);
+  std::vector<ExportedFile> files = own_files(request, before);
+  const std::string own = files.front().name;
+  return {.files = std::move(files),
+          .launch = own,
+          .facts = facts_of(request, before.job.profile),
+          .beside = std::move(beside)};
+}
+
+// Of a refusal what stands between its framework and its end.
+std::string reason_of(const std::string& refusal) {
+  constexpr std::string_view kOpening = "this plan: ";
+  constexpr std::string_view kEnd = "; nothing is written";
+  const std::size_t at = refusal.find(kOpening);
+  const std::size_t begin = at == std::string::npos ? 0 : at + kOpening.size();
+  const std::size_t end = refusal.ends_with(kEnd) ? refusal.size() - kEnd.size() : refusal.size();
+  return refusal.substr(begin, end - begin);
+}
+
+// What of the plan the user's edited file does not say; "" where it says all.
+std::string why_not_said(const ExportRequest& request, const ExportedRun& run) {
+  StagedFolder tried(std::filesystem::temp_directory_path() / ".shardplan-export");
+  for (const ExportedFile& file : run.files) { tried.write(file); }
+  try {
+    require_read_back(request, run.beside, tried.path() + "/" + run.launch, run.facts);
+  } catch (const InputError& refusal) { return refusal.what(); }
+  return "";
+}
+
 }  // namespace
 
 ExportedModel exported_model(const Options& options, const Question& question,
@@ -121,20 +165,24 @@ ExportedModel exported_model(const Options& options, const Question& question,
 }
 
 ExportedRun exported_run(const ExportRequest& request, const Options& options) {
-  if (has_own_file(request)) {
-    std::vector<ExportedFile> files = own_files(request, options);
-    const std::string own = files.front().name;
-    return {.files = std::move(files), .launch = own, .facts = facts_of(request)};
+  if (!has_own_file(request)) {
+    return new_run(request, options);
   }
-  const FrameworkProfile& profile = request.job().profile;
-  std::vector<std::string> names;
-  for (const Writer& writer : kWriters) {
-    if (writer.framework == profile.memory_model) {
-      return {.files = writer.files(request), .facts = facts_of(request)};
-    }
-    names.emplace_back(name_of(writer.framework));
+  ExportedRun own = own_run(request, options);
+  if (!may_have_new_files(request)) {
+    return own;
   }
-  throw InputError("--export: found framework " + profile.name + ", expected " + joined(names));
+  std::string why = why_not_said(request, own);
+  if (why.empty()) {
+    return own;
+  }
+  ExportedRun run = new_run(request, options);
+  if (!why_not_said(request, run).empty()) {
+    return own;  // its refusal speaks of what the user has
+  }
+  run.note = request.question.run.value().file +
+             " itself cannot say this plan, new files do: " + reason_of(why);
+  return run;
 }
 
 ExportedRun write_run(const ExportRequest& request, const Options& options,
@@ -142,7 +190,7 @@ ExportedRun write_run(const ExportRequest& request, const Options& options,
   StagedFolder staged(folder);
   ExportedRun run = exported_run(request, options);
   for (const ExportedFile& file : run.files) { staged.write(file); }
-  require_read_back(request, options, staged.path() + "/" + run.launch, run.facts);
+  require_read_back(request, run.beside, staged.path() + "/" + run.launch, run.facts);
   staged.commit();
   return run;
 }
@@ -166,8 +214,11 @@ void export_answer(const Options& options, const Question& question, const std::
                                  .library = library,
                                  .command = command};
   const ExportedRun run = write_run(request, options, folder);
+  if (!run.note.empty()) {
+    print_message(run.note);
+  }
   print_message(folder + ": wrote " + joined(names_of_files(run)) +
-                "; read back, they get this prediction: " + reading_command(run, options, folder));
+                "; read back, they get this prediction: " + reading_command(run, folder));
 }
 
 }  // namespace shardplan

@@ -14,6 +14,8 @@ struct ExportedRun {
   std::string launch = "launch.sh";     // the file that starts the run
   std::vector<std::string> facts = {};  // KEY=VALUE that the framework has no setting for: versions
                                         // of libraries, loads of experts
+  Options beside = {};                  // what else stands on the command line that reads it
+  std::string note = {};                // why the run does not stand in the user's own file
 };
 
 // InputError where the framework has no files, or cannot express the plan. `options` say the

@@ -63,6 +63,29 @@ void add_positions(ArgumentList& arguments, const ExportRequest& request) {
   }
 }
 
+// gpt_oss bounds gate and up before the activation, adds one to up, and its activation is
+// x * sigmoid(1.702 x), which Megatron-LM calls quick (transformers 5.17
+// models/gpt_oss/modeling_gpt_oss.py, GptOssExperts: alpha, limit). Gemma's gates are GELU.
+void add_activation(ArgumentList& arguments, const ExportRequest& request) {
+  const ModelSpec& model = request.job().model;
+  if (model.gated_ffn && model.activation == Activation::kClampedSwiglu) {
+    const double limit = config_numbers(request.model.config).swiglu_limit.value_or(7);
+    arguments.add_switch("--quick-geglu");
+    arguments.add("--activation-func-clamp-value", exact_text(limit));
+    arguments.add("--glu-linear-offset", "1");
+    return;
+  }
+  if (model.gated_ffn && (model.activation != Activation::kSilu || model.family == "gemma")) {
+    throw InputError(
+        "--export: megatron core_v0.16.1 cannot express this plan: it has gates of SiLU alone "
+        "(--swiglu), " +
+        model.name + " has others; nothing is written");
+  }
+  arguments.add_switch_if(model.gated_ffn, "--swiglu");
+  arguments.add_switch_if(!model.gated_ffn && model.activation == Activation::kReluSquared,
+                          "--squared-relu");
+}
+
 // Biases of attention alone, or of its output alone, have no argument: they are refused when the
 // files are read back.
 void add_layers(ArgumentList& arguments, const ExportRequest& request) {
@@ -71,21 +94,12 @@ void add_layers(ArgumentList& arguments, const ExportRequest& request) {
   if (const auto epsilon = config_numbers(request.model.config).norm_epsilon) {
     arguments.add("--norm-epsilon", exact_text(*epsilon));
   }
-  // Gemma's gates are GELU.
-  if (model.gated_ffn && (model.activation != Activation::kSilu || model.family == "gemma")) {
-    throw InputError(
-        "--export: megatron core_v0.16.1 cannot express this plan: it has gates of SiLU alone "
-        "(--swiglu), " +
-        model.name + " has others; nothing is written");
-  }
   const bool biases = model.ffn_bias || model.attention_output_bias;
   arguments.add_switch_if(!biases, "--disable-bias-linear");
   arguments.add_switch_if(!biases && model.qkv_bias, "--add-qkv-bias");
   // Multi-latent attention norms what is compressed, which the same switch turns on.
   arguments.add_switch_if(model.qk_norm || model.is_mla(), "--qk-layernorm");
-  arguments.add_switch_if(model.gated_ffn, "--swiglu");
-  arguments.add_switch_if(!model.gated_ffn && model.activation == Activation::kReluSquared,
-                          "--squared-relu");
+  add_activation(arguments, request);
   arguments.add_switch_if(!model.tied_embeddings, "--untie-embeddings-and-output-weights");
 }
 
@@ -109,20 +123,47 @@ void add_windows(ArgumentList& arguments, const ModelSpec& model) {
   }
 }
 
-// "([0]*3+[1]*58)": which layers have experts.
-std::string expert_layers(const ModelSpec& model) {
+// "([0]*3+[1]*58)": which layers are of a kind.
+std::string layers_that(const ModelSpec& model, bool (*is_of_kind)(const LayerSpec&)) {
   std::string text;
   std::size_t begin = 0;
   while (begin < model.layers.size()) {
+    const bool is_on = is_of_kind(model.layers[begin]);
     std::size_t end = begin;
-    while (end < model.layers.size() && model.layers[end].is_moe == model.layers[begin].is_moe) {
-      ++end;
-    }
-    text += (text.empty() ? "[" : "+[") + std::string(model.layers[begin].is_moe ? "1" : "0") +
-            "]*" + std::to_string(end - begin);
+    while (end < model.layers.size() && is_of_kind(model.layers[end]) == is_on) { ++end; }
+    text += (text.empty() ? "[" : "+[") + std::string(is_on ? "1" : "0") + "]*" +
+            std::to_string(end - begin);
     begin = end;
   }
   return "(" + text + ")";
+}
+
+bool is_delta_net(const LayerSpec& layer) {
+  return layer.mixer == MixerKind::kGatedDelta;
+}
+
+// Sizes: core/transformer/transformer_config.py, linear_*. The norms of qwen3_next and qwen3_5
+// multiply by one more than their weight (transformers 5.17 models/qwen3_next/
+// modeling_qwen3_next.py, Qwen3NextRMSNorm).
+void add_mixers(ArgumentList& arguments, const ModelSpec& model) {
+  const auto has_sinks = [](const LayerSpec& layer) { return layer.has_sinks; };
+  if (std::ranges::all_of(model.layers, has_sinks)) {
+    arguments.add("--softmax-type", "learnable");
+  }
+  arguments.add_switch_if(model.attention_gate == AttentionGate::kPerElement,
+                          "--attention-output-gate");
+  if (std::ranges::none_of(model.layers, is_delta_net)) {
+    return;
+  }
+  const DeltaSpec& delta = model.delta;
+  arguments.add_switch("--apply-layernorm-1p");
+  arguments.add("--experimental-attention-variant", "gated_delta_net");
+  arguments.add("--linear-attention-freq", layers_that(model, is_delta_net));
+  arguments.add("--linear-num-key-heads", delta.key_heads);
+  arguments.add("--linear-num-value-heads", delta.value_heads);
+  arguments.add("--linear-key-head-dim", delta.key_head_dim);
+  arguments.add("--linear-value-head-dim", delta.value_head_dim);
+  arguments.add("--linear-conv-kernel-dim", delta.convolution);
 }
 
 void add_router(ArgumentList& arguments, const ExportRequest& request) {
@@ -163,12 +204,14 @@ std::vector<ExportedArgument> megatron_model_arguments(const ExportRequest& requ
   ArgumentList arguments;
   arguments.add("--num-layers", model.num_layers());
   arguments.add("--hidden-size", model.hidden);
-  arguments.add("--ffn-hidden-size", model.ffn);
+  // Where every layer has experts no tensor has this width, and 0 is none.
+  arguments.add("--ffn-hidden-size", model.ffn > 0 ? model.ffn : model.moe.expert_ffn);
   add_heads(arguments, model);
   arguments.add("--seq-length", job.sequence_length);
   add_positions(arguments, request);
   add_layers(arguments, request);
   add_windows(arguments, model);
+  add_mixers(arguments, model);
   if (model.num_mtp_layers > 0) {
     arguments.add("--mtp-num-layers", model.num_mtp_layers);
   }
@@ -187,7 +230,8 @@ std::vector<ExportedArgument> megatron_expert_arguments(const ExportRequest& req
   }
   arguments.add("--num-experts", moe.num_experts);
   arguments.add("--moe-ffn-hidden-size", moe.expert_ffn);
-  arguments.add("--moe-layer-freq", expert_layers(model));
+  arguments.add("--moe-layer-freq",
+                layers_that(model, [](const LayerSpec& layer) { return layer.is_moe; }));
   if (moe.shared_ffn > 0) {
     arguments.add("--moe-shared-expert-intermediate-size", moe.shared_ffn);
     arguments.add_switch_if(moe.shared_gate, "--moe-shared-expert-gate");

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "data/frameworks/profile_fields.h"
+#include "data/read/input_error.h"
 #include "data/read/json_message.h"
 #include "estimator/plan/layer_partition.h"
 #include "tools/export/argument_list.h"
@@ -245,6 +246,12 @@ void add_graphs(ArgumentList& arguments, const ExportRequest& request) {
     return;
   }
   const bool is_local = graphs == CudaGraphs::kIteration;
+  if (graphs == CudaGraphs::kRouter && request.job().model.moe.num_experts == 0) {
+    // core/transformer/transformer_config.py, __post_init__
+    throw InputError(
+        "--export: cuda_graphs router: Megatron-LM does not start with it for a model without "
+        "experts; nothing is written");
+  }
   arguments.add("--cuda-graph-impl", is_local ? "local" : "transformer_engine");
   if (graphs != CudaGraphs::kLayers) {
     arguments.add("--cuda-graph-scope", is_local                           ? "full_iteration"
@@ -313,8 +320,9 @@ std::vector<ExportedArgument> megatron_kernel_arguments(const ExportRequest& req
     arguments.add_switch("--no-gradient-accumulation-fusion");
   }
   arguments.add_switch_if(!profile.rope_fusion, "--no-rope-fusion");
+  const bool is_quick = job.model.activation == Activation::kClampedSwiglu;
   arguments.add_switch_if(profile.swiglu == SwigluKind::kUnfused && job.model.gated_ffn,
-                          "--no-bias-swiglu-fusion");
+                          is_quick ? "--no-bias-gelu-fusion" : "--no-bias-swiglu-fusion");
   if (job.model.moe.num_experts > 0) {
     add_dispatcher(arguments, request);
   }

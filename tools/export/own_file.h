@@ -8,12 +8,21 @@
 
 namespace shardplan {
 
-// Whether the run of the question stands in a file of a kind that is edited: a launch script of
-// Megatron-LM, a configuration of torchtitan, by --from without another framework.
+// Whether the run of the question stands in a file of a kind that is edited, by --from without
+// another framework: a launch script of Megatron-LM, a configuration of torchtitan, a Trainer's
+// YAML.
 bool has_own_file(const ExportRequest& request);
 
-// The file under its own name, and changes.diff. `options`: those of the command, of which the
-// cluster says how many ranks the file's run has.
-std::vector<ExportedFile> own_files(const ExportRequest& request, const Options& options);
+// Whether the run may stand in new files as well, where its own cannot say the plan.
+bool may_have_new_files(const ExportRequest& request);
+
+// What stays on the command line beside the edited file.
+Options options_beside_own_file(const ExportRequest& request, const Options& options);
+
+// The question that the user's file asks as it is, with `beside`.
+Question question_as_it_is(const ExportRequest& request, const Options& beside);
+
+// The file under its own name, changes.diff, and the configurations that it names as they are.
+std::vector<ExportedFile> own_files(const ExportRequest& request, const Question& before);
 
 }  // namespace shardplan

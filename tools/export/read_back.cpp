@@ -27,26 +27,38 @@ std::string without_folder(std::string message, const std::string& file) {
 }
 
 // What the reader finds that the framework would not start with is why it cannot express the plan.
-Question question_read(const ExportRequest& request, const Options& options,
-                       const std::string& file, const std::vector<std::string>& facts) {
+Question question_read(const ExportRequest& request, const Options& beside, const std::string& file,
+                       const std::vector<std::string>& facts) {
   try {
-    return question_of_files(options, request.library, file, facts);
+    return question_of_files(beside, request.library, file, facts);
   } catch (const InputError& refusal) {
     throw cannot_express(request.job(), without_folder(refusal.what(), file));
   }
 }
 
+// What a user's file says in words that no table has stays in it.
+bool is_users_own(const ExportRequest& request, const std::string& name) {
+  const std::optional<GivenRun>& run = request.question.run;
+  return run &&
+         std::ranges::find(run->reading.uses, name, &SettingUse::name) != run->reading.uses.end();
+}
+
 }  // namespace
 
-Question question_of_files(const Options& options, const Library& library, const std::string& file,
-                           const std::vector<std::string>& facts) {
-  Options read;
-  read.command = "estimate";
+Options options_beside_files(const Options& options) {
+  Options beside;
   for (const char* const kept : {"cluster", "gpu", "num-gpus", "gpu-memory", "data"}) {
     if (given(options, kept)) {
-      read.values[kept] = options.values.at(kept);
+      beside.values[kept] = options.values.at(kept);
     }
   }
+  return beside;
+}
+
+Question question_of_files(const Options& beside, const Library& library, const std::string& file,
+                           const std::vector<std::string>& facts) {
+  Options read = beside;
+  read.command = "estimate";
   read.values["from"] = {file};
   if (!facts.empty()) {
     read.values["framework-option"] = facts;
@@ -61,15 +73,15 @@ std::string prediction_text(const Prediction& prediction, const Plan& plan) {
   return batch_json(answer);
 }
 
-void require_read_back(const ExportRequest& request, const Options& options,
-                       const std::string& file, const std::vector<std::string>& facts) {
-  const Question read = question_read(request, options, file, facts);
+void require_read_back(const ExportRequest& request, const Options& beside, const std::string& file,
+                       const std::vector<std::string>& facts) {
+  const Question read = question_read(request, beside, file, facts);
   const RunReading& reading = read.run.value().reading;
   if (!reading.unsupported.empty()) {
     throw cannot_express(request.job(), reading.unsupported);
   }
   for (const SettingUse& use : reading.uses) {
-    if (use.effect == SettingEffect::kUnknown) {
+    if (use.effect == SettingEffect::kUnknown && !is_users_own(request, use.name)) {
       throw std::logic_error("an exported setting is in no table: " + use.name);
     }
   }

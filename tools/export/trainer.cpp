@@ -7,6 +7,7 @@
 #include "tools/export/deepspeed_file.h"
 #include "tools/export/script.h"
 #include "tools/export/trainer_arguments.h"
+#include "tools/export/trainer_models.h"
 #include "tools/export/trainer_program.h"
 
 namespace shardplan {
@@ -34,6 +35,7 @@ struct Launcher {
 
 std::vector<ExportedFile> files_of(const ExportRequest& request, const std::string& what,
                                    const Launcher& launcher, std::vector<ArgumentGroup> groups) {
+  refuse_model_without_class(request);
   std::string text = script_opening(request, what);
   text += "TRAIN_FILE=\"${TRAIN_FILE:-}\"  # TODO: lines of text, or JSON lines with \"text\"\n" +
           launcher.variables + "\n" + environment_text(environment_of(request.job().profile)) +

@@ -16,21 +16,6 @@ const char* torch_name(DType dtype) {
   return dtype == DType::kFp32 ? "float32" : dtype == DType::kFp16 ? "float16" : "bfloat16";
 }
 
-// transformers 5.17 training_args.py, OptimizerNames. torch's AdamW as it comes works by lists of
-// tensors.
-const char* optimizer_name(const Job& job) {
-  switch (job.optimizer) {
-    case OptimizerKind::kAdamW8bit: return "adamw_bnb_8bit";
-    case OptimizerKind::kPagedAdamW: return "paged_adamw_32bit";
-    case OptimizerKind::kPagedAdamW8bit: return "paged_adamw_8bit";
-    case OptimizerKind::kTorchaoAdamW8bit: return "adamw_torch_8bit";
-    case OptimizerKind::kTorchaoAdamW4bit: return "adamw_torch_4bit";
-    case OptimizerKind::kAdafactor: return "adafactor";
-    case OptimizerKind::kSgd: return "sgd";
-    default: return job.profile.fused_optimizer ? "adamw_torch_fused" : "adamw_torch";
-  }
-}
-
 void add_quantization(ArgumentList& arguments, const Job& job) {
   const Quantization kind = job.quantized.kind;
   if (kind == Quantization::kInt8) {
@@ -135,7 +120,7 @@ ArgumentGroup step_arguments(const ExportRequest& request) {
                   joined_comment(assumed_mark(request, "liger_kernel"),
                                  cost_with_option(request, "liger_kernel", "off")));
   }
-  arguments.add("--optim", optimizer_name(job));
+  arguments.add("--optim", trainer_optimizer(job));
   return {.title = "STEP", .arguments = arguments.arguments()};
 }
 
@@ -152,6 +137,25 @@ ArgumentGroup training_arguments() {
 }
 
 }  // namespace
+
+// transformers 5.17 training_args.py, OptimizerNames. torch's AdamW as it comes works by lists of
+// tensors.
+const char* trainer_optimizer(const Job& job) {
+  switch (job.optimizer) {
+    case OptimizerKind::kAdamW8bit: return "adamw_bnb_8bit";
+    case OptimizerKind::kPagedAdamW: return "paged_adamw_32bit";
+    case OptimizerKind::kPagedAdamW8bit: return "paged_adamw_8bit";
+    case OptimizerKind::kTorchaoAdamW8bit: return "adamw_torch_8bit";
+    case OptimizerKind::kTorchaoAdamW4bit: return "adamw_torch_4bit";
+    case OptimizerKind::kAdafactor: return "adafactor";
+    case OptimizerKind::kSgd: return "sgd";
+    case OptimizerKind::kLion: return "lion_32bit";
+    case OptimizerKind::kPagedLion: return "paged_lion_32bit";
+    case OptimizerKind::kLion8bit: return "lion_8bit";
+    case OptimizerKind::kPagedLion8bit: return "paged_lion_8bit";
+    default: return job.profile.fused_optimizer ? "adamw_torch_fused" : "adamw_torch";
+  }
+}
 
 std::vector<ArgumentGroup> trainer_arguments(const ExportRequest& request) {
   return {model_arguments(request), step_arguments(request), training_arguments()};

@@ -7,6 +7,9 @@
 
 namespace shardplan {
 
+// transformers' word for the optimizer: "adamw_torch_fused".
+const char* trainer_optimizer(const Job& job);
+
 // Of the model and its adapters, what a step keeps, and the training itself.
 std::vector<ArgumentGroup> trainer_arguments(const ExportRequest& request);
 

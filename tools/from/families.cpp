@@ -10,12 +10,32 @@ namespace shardplan {
 namespace {
 
 constexpr std::string_view kPacked = "weights that are quantized in the checkpoint";
+// transformers 5.17 quantizers/quantizer_nvfp4.py, quantizer_finegrained_fp8.py, is_trainable;
+// axolotl 067b021 integrations/kernels/adapters/nvfp4_moe.py.
+constexpr std::string_view kNvfp4 =
+    "weights in NVFP4, which transformers does not train and axolotl's own kernels do, which are "
+    "not described";
+constexpr std::string_view kFp8 =
+    "weights in fp8, which transformers does not train; of its release in bf16, and of weights "
+    "that "
+    "are dequantized as they are loaded, --model estimates the run";
+// gptqmodel 7.7 utils/importer.py select_quant_linear, nn_modules/qlinear/__init__.py train.
+constexpr std::string_view kByKernel =
+    "weights packed by AWQ or GPTQ: the kernel that gptqmodel takes decides whether products keep "
+    "them unpacked, and the one that it takes by itself on GPUs since A100 does not train";
+constexpr std::string_view kAqlm =
+    "weights in AQLM's codebooks, whose kernels are not described; nf4 by bitsandbytes is";
+// onebitllms, and axolotl 067b021 use_onebitllms.
+constexpr std::string_view kTernary = "weights of three values, which onebitllms trains";
 constexpr std::string_view kTower =
     "a tower for pictures or sound beside the text model; --model of a text model estimates that "
     "alone";
 constexpr std::string_view kReads = "no model of the next token";
 constexpr std::string_view kStates = "state-space layers";
 constexpr std::string_view kLinear = "layers of linear attention";
+constexpr std::string_view kRemote =
+    "layers by code of the model's own repository, which is not read; --model config.json of a "
+    "family with the same layers estimates those";
 constexpr std::string_view kOlder = "layers of another family than Llama's, Mistral's and Qwen's";
 
 // A part of a published name, in lower case.
@@ -25,15 +45,15 @@ struct Family {
 };
 // The first that fits counts: how weights are kept, what stands beside the text, then its layers.
 constexpr std::array kFamilies = std::to_array<Family>({
-    {.part = "-nvfp4", .what = kPacked},
-    {.part = "-awq", .what = kPacked},
-    {.part = "-gptq", .what = kPacked},
+    {.part = "-nvfp4", .what = kNvfp4},
+    {.part = "-awq", .what = kByKernel},
+    {.part = "-gptq", .what = kByKernel},
     {.part = "-bnb", .what = kPacked},
     {.part = "-int4", .what = kPacked},
     {.part = "-int8", .what = kPacked},
-    {.part = "prequantized", .what = kPacked},
-    {.part = "-fp8", .what = kPacked},
-    {.part = "aqlm", .what = kPacked},
+    {.part = "prequantized", .what = kTernary},
+    {.part = "-fp8", .what = kFp8},
+    {.part = "aqlm", .what = kAqlm},
     {.part = "-vl", .what = kTower},
     {.part = "vision", .what = kTower},
     {.part = "voxtral", .what = kTower},
@@ -67,59 +87,49 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.part = "emu3", .what = kTower},
     {.part = "reranker", .what = kReads},
     {.part = "embedding", .what = kReads},
-    {.part = "jamba", .what = kStates},
     {.part = "mamba", .what = kStates},
-    {.part = "falcon-h1", .what = kStates},
-    {.part = "nemotron-3", .what = kStates},
-    {.part = "granite-4", .what = kStates},
     {.part = "qwen3.5", .what = kTower},
-    {.part = "qwen3-next", .what = kLinear},
+    {.part = "qwen3.6", .what = kTower},
     {.part = "kimi-linear", .what = kLinear},
     {.part = "minimax", .what = kLinear},
-    {.part = "lfm2", .what = "convolutions between layers of attention"},
     {.part = "gpt-oss", .what = "experts and attention with sinks"},
     {.part = "gemma-4", .what = "layers of several kinds"},
     {.part = "/mpt-", .what = kOlder},
-    {.part = "/phi-1", .what = kOlder},
-    {.part = "/phi-2", .what = kOlder},
-    {.part = "/qwen-7b", .what = kOlder},
-    {.part = "/qwen-14b", .what = kOlder},
-    {.part = "/qwen-72b", .what = kOlder},
-    {.part = "/glm-4-9b-chat", .what = kOlder},
-    {.part = "internlm", .what = kOlder},
+    {.part = "/qwen-7b", .what = kRemote},
+    {.part = "/qwen-14b", .what = kRemote},
+    {.part = "/qwen-72b", .what = kRemote},
+    {.part = "/glm-4-9b-chat", .what = kRemote},
+    {.part = "internlm", .what = kRemote},
     {.part = "/afm-", .what = kOlder},
-    {.part = "hunyuan", .what = kOlder},
-    {.part = "/mimo-", .what = kOlder},
     {.part = "gpt-j", .what = kOlder},
     {.part = "dbrx", .what = kOlder},
     {.part = "trinity-", .what = "attention with gates"},
-    {.part = "glm-4.7-flash", .what = "latent attention with other widths than DeepSeek's"},
     {.part = "/falcon", .what = kOlder},
     {.part = "starcoder", .what = kOlder},
-    {.part = "btlm", .what = kOlder},
+    {.part = "btlm", .what = kRemote},
     {.part = "cerebras-gpt", .what = kOlder},
-    {.part = "/pythia", .what = kOlder},
-    {.part = "gpt-neox", .what = kOlder},
-    {.part = "replit", .what = kOlder},
-    {.part = "redpajama-incite", .what = kOlder},
+    {.part = "replit", .what = kRemote},
     {.part = "stablelm", .what = kOlder},
-    {.part = "xgen", .what = kOlder},
     {.part = "nemotron-mini", .what = kOlder},
     {.part = "command-r", .what = kOlder},
     {.part = "apertus", .what = kOlder},
     {.part = "olmo", .what = kOlder},
 });
 
+// Reasons that stand whatever layers are described.
+constexpr std::array kNotOfLayers = std::to_array<std::string_view>(
+    {kPacked, kNvfp4, kFp8, kByKernel, kAqlm, kTernary, kTower, kReads});
+
 }  // namespace
 
-std::string undescribed_family(const std::string& name, bool has_described_layers) {
+std::string undescribed_family(const std::string& name, Described described) {
   const std::string lower = in_lower_case(name);
   const auto is_of_layers = [](const Family& each) {
-    return each.what != kPacked && each.what != kTower && each.what != kReads;
+    return std::ranges::find(kNotOfLayers, each.what) == kNotOfLayers.end();
   };
   const auto* const found = std::ranges::find_if(kFamilies, [&](const Family& each) {
     return lower.find(each.part) != std::string::npos &&
-           !(has_described_layers && is_of_layers(each));
+           !(described.layers && is_of_layers(each)) && !(described.tower && each.what == kTower);
   });
   return found == kFamilies.end() ? "" : std::string(found->what);
 }

@@ -5,8 +5,12 @@
 
 namespace shardplan {
 
-// "" or what such a model has: "layers of linear attention". Of a model whose layers the library
-// describes only how its weights are kept and what stands beside the text can be in the way.
-std::string undescribed_family(const std::string& name, bool has_described_layers);
+// What the library has of a model.
+struct Described {
+  bool layers = false;
+  bool tower = false;  // that stands beside the text, with its sizes
+};
+// "" or what such a model has that is not described: "layers of linear attention".
+std::string undescribed_family(const std::string& name, Described described);
 
 }  // namespace shardplan

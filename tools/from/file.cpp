@@ -66,15 +66,16 @@ RunSettings settings_from_file(const std::string& path, std::vector<std::string>
       kKinds, [&](const FileKind& each) { return file.ends_with(each.ending); });
   if (kind == kKinds.end() && line == 0) {
     TextFile log(file);
-    if (std::optional<RunSettings> settings = settings_from_log(log, notes, library)) {
+    request.path = file;
+    if (std::optional<RunSettings> settings = settings_from_log(log, notes, library, request)) {
       return std::move(*settings);
     }
   }
   if (kind == kKinds.end() || (line > 0 && kind->language != Language::kShell)) {
     throw InputError("--from: found '" + path +
                      "', expected a file that ends in .sh, .bash, .slurm, .sbatch, .yaml, .yml, "
-                     ".toml or .json, or a log that prints the arguments of Megatron-LM or the "
-                     "configuration of torchtitan");
+                     ".toml or .json, or a log that prints the arguments of Megatron-LM, the "
+                     "configuration of torchtitan or, as `set -x` does, its command");
   }
   const std::string text = read_text_file(file);
   request.line = line;

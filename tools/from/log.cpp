@@ -1,6 +1,7 @@
 // The log of a run: the arguments that Megatron-LM prints when it starts (core_v0.16.1
 // training/arguments.py, _print_args, at the end of validate_args), read as those of its command,
-// or the configuration that torchtitan prints if job.print_config says so.
+// or the configuration that torchtitan prints if job.print_config says so; else the command that a
+// shell prints under `set -x`.
 #include "tools/from/log.h"
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include "tools/from/file.h"
 #include "tools/from/launcher_prefix.h"
 #include "tools/from/megatron_attributes.h"
+#include "tools/from/shell.h"
+#include "tools/from/traced_command.h"
 
 namespace shardplan {
 namespace {
@@ -129,6 +132,7 @@ struct PrintedRun {
   std::string vocabulary = {};     // of its tokenizer, before padding; "" where none is printed
   std::string configuration = {};  // of torchtitan
   std::int64_t line = 0;           // where either begins; 0: there is none
+  TracedCommand command = {};      // of any start
 
   std::string value_of(std::string_view name) const {
     const auto found = std::ranges::find(arguments, name, &PrintedArgument::name);
@@ -183,9 +187,11 @@ std::optional<PrintedRun> torchtitan_run(TextFile& log, std::int64_t& number,
 // The last that is whole: who starts a run again lets it write to the same log.
 PrintedRun last_start(TextFile& log) {
   PrintedRun last;
+  TracedCommand command;
   std::int64_t number = 0;
   for (std::string line; log.next_line(line);) {
     ++number;
+    command.read(line, number);
     std::optional<PrintedRun> run;
     if (line.find(kTitle) != std::string::npos) {
       run = megatron_run(log, number);
@@ -198,6 +204,7 @@ PrintedRun last_start(TextFile& log) {
       last = std::move(*run);
     }
   }
+  last.command = std::move(command);
   return last;
 }
 
@@ -255,10 +262,15 @@ RunSettings megatron_settings(const PrintedRun& printed, const std::string& file
 }  // namespace
 
 std::optional<RunSettings> settings_from_log(TextFile& log, std::vector<std::string>& notes,
-                                             const Library& library) {
+                                             const Library& library, const ScriptRequest& request) {
   const PrintedRun printed = last_start(log);
-  if (printed.line == 0) {
+  if (printed.line == 0 && printed.command.line() == 0) {
     return std::nullopt;
+  }
+  if (printed.line == 0) {
+    notes.push_back(log.name() + ": the command of line " + std::to_string(printed.command.line()) +
+                    " is the run");
+    return settings_from_shell(printed.command.script(), log.name(), notes, request, library);
   }
   notes.push_back(log.name() + ": what it prints from line " + std::to_string(printed.line) +
                   " on is the run; the environment is not in the log");

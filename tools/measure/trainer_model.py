@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import re
 import sys
 import tempfile
 import types
@@ -16,6 +17,7 @@ from unittest import mock
 
 import torch
 import transformers
+from trainer_parts import tensor_parallel_model, use_parts
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "uint8": torch.uint8}
 DRAWN = 1 << 20  # elements
@@ -38,6 +40,24 @@ def model_config(case):
     return transformers.AutoConfig.for_model(members.pop("model_type"), **members)
 
 
+def text_members(case):
+    """Of the text model, which a configuration with a tower for pictures has within."""
+    return case["model"].get("text_config", case["model"])
+
+
+def model_class(case):
+    has_tower = "vision_config" in case["model"]
+    return transformers.AutoModelForImageTextToText if has_tower else transformers.AutoModelForCausalLM
+
+
+def freeze(case, model):
+    """Parameters whose names "freeze" is found in are frozen, and with "train_only" those in which that is not."""
+    for name, parameter in model.named_parameters():
+        is_frozen = case.get("freeze") and re.search(case["freeze"], name)
+        if is_frozen or (case.get("train_only") and not re.search(case["train_only"], name)):
+            parameter.requires_grad_(False)
+
+
 def leave_empty(tensor, *inputs, **others):
     return tensor
 
@@ -51,7 +71,7 @@ def random_model(case):
     if case.get("experts_implementation"):
         chosen["experts_implementation"] = case["experts_implementation"]
     with mock.patch.multiple(torch.nn.init, normal_=leave_empty, uniform_=leave_empty, kaiming_uniform_=leave_empty):
-        return transformers.AutoModelForCausalLM.from_config(model_config(case), dtype=DTYPES[case["model_dtype"]], **chosen)
+        return model_class(case).from_config(model_config(case), dtype=DTYPES[case["model_dtype"]], **chosen)
 
 
 def checkpoint_of(case):
@@ -84,7 +104,7 @@ def quantized_model(case, device):
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     placed = {} if is_deepspeed_zero3_enabled() else {"device_map": {"": device}}
-    return transformers.AutoModelForCausalLM.from_pretrained(
+    return model_class(case).from_pretrained(
         checkpoint_of(case),
         quantization_config=quantization_config(case["quantization"]),
         dtype=DTYPES[case["model_dtype"]],
@@ -170,12 +190,18 @@ def use_loss(case, model, on_cuda):
 
 def build_model(case, device):
     """The case's model: on the CPU, where the Trainer finds it, or on the device where it is quantised."""
-    model = quantized_model(case, device) if case.get("quantization") else random_model(case)
+    if case.get("tensor_parallel"):
+        model = tensor_parallel_model(case, checkpoint_of(case), DTYPES[case["model_dtype"]])
+    else:
+        model = quantized_model(case, device) if case.get("quantization") else random_model(case)
     if case.get("kbit_prepare"):
         model = prepare_for_kbit_training(case, model)
     if case.get("lora"):
         model = with_adapters(case["lora"], model)
+    else:
+        freeze(case, model)
     use_loss(case, model, device != "cpu")
+    use_parts(case, model)
     return model
 
 

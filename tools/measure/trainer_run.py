@@ -4,15 +4,17 @@
 usage: [torchrun --nproc_per_node WORLD] trainer_run.py CASE.json|- [--out OUT.jsonl] [--trace FILE.json.gz] [--native]
                                                         [--steps N] [--shared] [--cpu]
 
-A case is a line of data/measured's hf_trainer files without "measured": framework, model (members of its config),
+A case is a line of data/measured's hf_trainer files without "measured": framework, model (members of its config, one
+with a vision_config around a text_config is made with its tower, which random tokens never call),
 world, strategy single|ddp|fsdp1|fsdp2|deepspeed, model_dtype, bf16_autocast, gradient_checkpointing, fsdp (fsdp_config),
 ds_config (of zero_optimization; what it leaves out is the Trainer's to say), lora (peft's),
 per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim (TrainingArguments', or muon:
 trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare (trainer_model.py), loss
 stock|trl_chunked|cut_cross_entropy, loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
-padding {"lengths"} (tokens of each row that are none), arguments (further TrainingArguments), fake_group: rank 0 alone
-runs, in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
+padding {"lengths"} (tokens of each row that are none), train_only and freeze (expressions over names of parameters), tensor_parallel, ring,
+activation_offload, ffn_tiles (trainer_parts.py), arguments (further TrainingArguments), fake_group: rank 0 alone
+runs (or rank fake_rank), in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
 sees; its times have no transfers, and the driver's figures no communicators. DistributedDataParallel takes no such group.
 --trace: three steps; what the allocator did until the end of the second (trainer_trace.py).
 --native: its allocations name operators of PyTorch and nodes of autograd too.
@@ -40,7 +42,8 @@ if "--native" in sys.argv:
 
 import torch
 import transformers
-from trainer_model import build_model, parameter_counts
+from trainer_model import build_model, parameter_counts, text_members
+from trainer_parts import parallelism_arguments, trainer_class as trainer_class_of
 
 DEFAULTS = {
     "framework": "transformers", "world": 1, "strategy": "single", "model_dtype": "fp32", "bf16_autocast": True,
@@ -63,7 +66,7 @@ class RandomTokens(torch.utils.data.Dataset):
     def __init__(self, case, rows):
         draw = torch.Generator().manual_seed(1)
         self.case = case
-        self.tokens = torch.randint(0, case["model"]["vocab_size"], (rows, case["sequence_length"]), generator=draw)
+        self.tokens = torch.randint(0, text_members(case)["vocab_size"], (rows, case["sequence_length"]), generator=draw)
 
     def __len__(self):
         return len(self.tokens)
@@ -157,6 +160,7 @@ def training_arguments(case, steps, cpu):
         max_grad_norm=case["max_grad_norm"],
         use_liger_kernel=case.get("use_liger_kernel", False),
         **members,
+        **parallelism_arguments(case),
         **case.get("arguments", {}),
     )
 
@@ -167,7 +171,7 @@ def own_optimizer(case):
         return {}
     from trainer_muon import MuonWithAdamW
 
-    return {"optimizer_cls_and_kwargs": (MuonWithAdamW, {"lr": 1e-4, "table_rows": case["model"]["vocab_size"]})}
+    return {"optimizer_cls_and_kwargs": (MuonWithAdamW, {"lr": 1e-4, "table_rows": text_members(case)["vocab_size"]})}
 
 
 def rank_measured(recorder, counts, context, loading_peak, shared):
@@ -215,12 +219,12 @@ def train(case, options):
         torch.cuda.init()
         context = used_bytes()
     recorder = Recorder(options.steps, on_cuda)
-    trainer_class, callbacks = transformers.Trainer, [recorder]
+    trainer_class, callbacks = trainer_class_of(case, transformers.Trainer), [recorder]
     if options.trace:
         import trainer_trace
 
         trace = trainer_trace.Trace(on_cuda, options.native)
-        trainer_class = trainer_trace.traced(transformers.Trainer, trace)
+        trainer_class = trainer_trace.traced(trainer_class, trace)
         callbacks.append(trainer_trace.StepMarks(trace))
         trace.start()
     try:
@@ -252,11 +256,11 @@ def train(case, options):
     return status, message, recorder.times, rank_measured(recorder, counts, context, loading_peak, options.shared)
 
 
-def start_fake_group(world):
+def start_fake_group(world, rank):
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(world), "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
 
 
 def write_line(case, answers, out):
@@ -290,7 +294,7 @@ def main():
     with sys.stdin if options.case == "-" else open(options.case) as file:
         case = DEFAULTS | json.loads(file.read())
     if case.get("fake_group"):
-        start_fake_group(case["world"])
+        start_fake_group(case["world"], case.get("fake_rank", 0))
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world != case["world"]:
         sys.exit(f"{case['id']}: world: found {world} processes, expected {case['world']}")
@@ -300,7 +304,7 @@ def main():
     if world > 1 and not case.get("fake_group"):
         answers = [None] * world
         torch.distributed.all_gather_object(answers, answer)
-    if int(os.environ.get("RANK", 0)) == 0:
+    if case.get("fake_group") or int(os.environ.get("RANK", 0)) == 0:
         write_line(case, answers, options.out)
     if world > 1:
         torch.distributed.destroy_process_group()

@@ -64,9 +64,10 @@ ClusterSpec cluster_of(const Options& options, const Library& library, std::int6
   if (given(options, "cluster")) {
     note_meaning(word, cluster, library, warnings);
   }
-  const std::int64_t num_gpus = count_or(options, "num-gpus", of_launcher);
+  const std::int64_t of_run = of_launcher > 0 ? of_launcher : options.least_ranks;
+  const std::int64_t num_gpus = count_or(options, "num-gpus", of_run);
   if (num_gpus > 0 && num_gpus != cluster.world_size()) {
-    if (!given(options, "num-gpus")) {
+    if (!given(options, "num-gpus") && of_launcher > 0) {
       warnings.push_back("the run's launcher starts " + std::to_string(num_gpus) + " ranks, " +
                          cluster.name + " has " + std::to_string(cluster.world_size()) +
                          ": as many nodes of it as needed are assumed; --num-gpus says otherwise");

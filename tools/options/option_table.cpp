@@ -104,10 +104,13 @@ std::vector<OptionRow> training_rows() {
       choice("tune", "lora: adapters of rank 16, or --lora-rank", {"full", "lora", "qlora"}),
       count("lora-rank", "transformers, megatron: of adapters; 0: all parameters", 0, kMaxRank),
       text("lora-targets", "all|all-linear|A,B",
-           "linear layers with adapters, as q_proj,v_proj; default all seven; peft's all-linear: "
+           "linear layers with adapters, as q_proj,v_proj; default all; peft's all-linear: "
            "experts, too"),
       number("lora-dropout", "of the adapters' inputs; default 0", 0, 1),
       choice("lora-dtype", "of the adapters; default fp32", {"fp32", "bf16", "fp16"}),
+      text("train-only", "REGEX",
+           "transformers, deepspeed: trains the parameters in whose names it is found, as "
+           "'lm_head|layers\\.3[01]\\.'; others are frozen"),
       choice("quantize", "transformers: frozen linear layers as bitsandbytes stores them",
              {kQuantizationNames.begin(), kQuantizationNames.end()}),
       flag("double-quantize", "for --quantize nf4 and fp4: scales are quantized too"),

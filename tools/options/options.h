@@ -46,6 +46,8 @@ struct Options {
   std::string command;
   std::map<std::string, std::vector<std::string>> values;
   std::vector<std::string> positional;
+  std::int64_t least_ranks = 0;  // that the run's log shows; how many GPUs there are where neither
+                                 // an option nor the run's launcher says so. 0: no log shows any
 };
 
 // Throws InputError: unknown options (with a did-you-mean), missing values, values out of range,

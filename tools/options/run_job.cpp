@@ -156,10 +156,14 @@ std::string why_undescribed(const RunSettings& settings, const Library& library)
   const std::string lower = in_lower_case(name);
   if (settings.format == RunFormat::kMegatron && lower.ends_with("-fp8")) {
     name.resize(lower.rfind("-fp8"));
-  } else if (settings.format != RunFormat::kMegatron && names_4bit_checkpoint(name)) {
-    name.resize(lower.rfind("-bnb-4bit"));
+  } else if (settings.format != RunFormat::kMegatron) {
+    name = unpacked_name(name);
   }
-  const std::string family = undescribed_family(name, !library.published_model(name).empty());
+  const std::string preset = library.published_model(name);
+  const std::string family = undescribed_family(
+      name,
+      {.layers = !preset.empty(),
+       .tower = !preset.empty() && library.model(preset).model.tower.kind != TowerKind::kNone});
   return family.empty() ? ""
                         : "model " + shown(words.front(), Encoding::kUnchecked) + ": " + family;
 }

@@ -26,6 +26,7 @@ void apply_word(Job& job, const Options& options) {
   constexpr std::int64_t kRank = 16;
   const std::string word = text_or(options, "tune", "");
   if (word == "full") {
+    job.name_rules = {};
     job.adapters = {};
     job.quantized = {};
   }
@@ -76,8 +77,26 @@ void apply_quantization(QuantizedWeights& quantized, const Options& options) {
 
 }  // namespace
 
+namespace {
+
+void apply_names(Job& job, const Options& options) {
+  const std::string pattern = text_or(options, "train-only", "");
+  if (!given(options, "train-only")) {
+    return;
+  }
+  if (const std::string why = why_no_pattern(pattern); pattern.empty() || !why.empty()) {
+    throw InputError("--train-only: found '" + shown(pattern, Encoding::kUnchecked) +
+                     "', expected a regular expression over names of parameters, such as "
+                     "'lm_head|layers\\.31\\.'");
+  }
+  job.name_rules = train_only(pattern);
+}
+
+}  // namespace
+
 void apply_tuning(Job& job, const Options& options) {
   apply_word(job, options);
+  apply_names(job, options);
   apply_adapters(job.adapters, options);
   apply_quantization(job.quantized, options);
 }

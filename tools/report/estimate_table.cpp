@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/frameworks/deepspeed/host_memory.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/kernel_time.h"
 #include "tools/commands/verdict.h"
@@ -111,10 +111,10 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   text += label_line(
       prediction.judged->check.kept() ? "rule kept" : "rule broken",
       share_text(job, memory, report.rule) + (report.rule.is_asked ? "" : " (arXiv 2411.06465)"));
-  const std::int64_t host_bytes = deepspeed::host_bytes(job, report.question.plan);
-  if (host_bytes > 0) {
-    text += label_line("host memory", gib(host_bytes) + " GiB a rank for what is offloaded, " +
-                                          gib(host_bytes * job.cluster.gpus_per_node) +
+  const std::int64_t on_host = host_bytes(job, report.question.plan);
+  if (on_host > 0) {
+    text += label_line("host memory", gib(on_host) + " GiB a rank for what is offloaded, " +
+                                          gib(on_host * job.cluster.gpus_per_node) +
                                           " a node; counted, not measured");
   }
   return text;

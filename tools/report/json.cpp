@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "estimator/frameworks/deepspeed/host_memory.h"
+#include "estimator/frameworks/framework.h"
 #include "estimator/plan/parameters.h"
 #include "tools/commands/verdict.h"
 #include "tools/options/plan_words.h"
@@ -258,7 +258,7 @@ std::string estimate_json(const EstimateReport& report) {
   if (report.prediction.has_numbers()) {
     json["memory_rule"] = json_of(report.rule, job);
     json["memory_rule"]["kept"] = check_rule(job, report.prediction.memory, report.rule).kept();
-    if (const std::int64_t bytes = deepspeed::host_bytes(job, plan); bytes > 0) {
+    if (const std::int64_t bytes = host_bytes(job, plan); bytes > 0) {
       json["host_bytes_per_rank"] = bytes;
     }
     json["assumptions"] = json_of(report.assumptions);

@@ -33,7 +33,9 @@ std::string model_words(const ModelSpec& model) {
 std::string tuning_lines(const Job& job) {
   const std::string adapters = text_of(job.adapters);
   const std::string quantized = text_of(job.quantized);
-  return (adapters.empty() ? "" : label_line("adapters", adapters)) +
+  const std::string names = text_of(job.name_rules);
+  return (names.empty() ? "" : label_line("parameters", names)) +
+         (adapters.empty() ? "" : label_line("adapters", adapters)) +
          (quantized.empty() ? "" : label_line("frozen in", quantized));
 }
 

@@ -98,6 +98,14 @@ Json json_of(const Recompute& recompute) {
   return json;
 }
 
+nlohmann::ordered_json json_of(const std::vector<NameRule>& rules) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const NameRule& rule : rules) {
+    json.push_back({{"pattern", rule.pattern}, {"trains", rule.trains}});
+  }
+  return json;
+}
+
 nlohmann::ordered_json json_of(const Adapters& adapters) {
   const std::string word = text_of_targets(adapters);
   nlohmann::ordered_json targets = nlohmann::ordered_json::array();
@@ -106,13 +114,21 @@ nlohmann::ordered_json json_of(const Adapters& adapters) {
       targets.push_back(kLinearLayerNames.at(i));
     }
   }
-  return {{"rank", adapters.rank},
-          {"targets", targets_of_word(word) ? nlohmann::ordered_json(word) : targets},
-          {"dropout", adapters.dropout},
-          {"dora", adapters.decomposes_weights},
-          {"dtype", name_of(adapters.dtype)},
-          {"trains_table", adapters.trains_table},
-          {"trains_head", adapters.trains_head}};
+  nlohmann::ordered_json json = {
+      {"rank", adapters.rank},
+      {"targets", targets_of_word(word) ? nlohmann::ordered_json(word) : targets},
+      {"dropout", adapters.dropout},
+      {"dora", adapters.decomposes_weights},
+      {"dtype", name_of(adapters.dtype)},
+      {"trains_table", adapters.trains_table},
+      {"trains_head", adapters.trains_head}};
+  if (adapters.tower_targets != TowerTargets::kNone) {
+    json["tower"] = kTowerTargetNames.at(static_cast<std::size_t>(adapters.tower_targets));
+  }
+  if (adapters.kind != AdapterKind::kLora) {
+    json["kind"] = name_of(adapters.kind);
+  }
+  return json;
 }
 
 }  // namespace
@@ -151,12 +167,21 @@ Json plan_json(const Plan& plan) {
 }
 
 void add_tuning(nlohmann::ordered_json& json, const Job& job) {
+  if (!job.name_rules.empty()) {
+    json["name_rules"] = json_of(job.name_rules);
+  }
   if (job.adapters.rank > 0) {
     json["adapters"] = json_of(job.adapters);
   }
   if (job.quantized.kind != Quantization::kNone) {
     json["quantization"] = {{"kind", name_of(job.quantized.kind)},
                             {"double", job.quantized.is_double}};
+    if (const auto spared = spared_names(job.quantized); !spared.empty()) {
+      json["quantization"]["spared"] = spared;
+    }
+    if (job.quantized.takes_head) {
+      json["quantization"]["head"] = true;
+    }
   }
 }
 

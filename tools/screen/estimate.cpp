@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "estimator/frameworks/deepspeed/host_memory.h"
+#include "estimator/frameworks/framework.h"
 #include "tools/report/estimate_table.h"
 #include "tools/report/lines.h"
 #include "tools/report/run.h"
@@ -83,7 +83,7 @@ std::string estimate_screen(const Screen& screen, const EstimateReport& report) 
   if (memory.fit != Fit::kFits) {
     blocks.push_back(line(70, "why", prediction.reason, 4));
   }
-  if (const std::int64_t host = deepspeed::host_bytes(job, question.plan); host > 0) {
+  if (const std::int64_t host = host_bytes(job, question.plan); host > 0) {
     blocks.push_back(line(66, "host",
                           gib(host) + " GiB a rank for what is offloaded, " +
                               gib(host * job.cluster.gpus_per_node) + " a node",

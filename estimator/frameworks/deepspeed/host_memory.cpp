@@ -91,9 +91,6 @@ std::int64_t partitioned_bytes(const Job& job, const Plan& plan, std::int64_t ha
 }  // namespace
 
 std::int64_t host_bytes(const Job& job, const Plan& plan) {
-  if (job.profile.memory_model != MemoryModel::kDeepspeed) {
-    return 0;
-  }
   const std::int64_t half = bytes_of(activation_dtype(plan.precision));
   return plan.zero == 3 ? partitioned_bytes(job, plan, half) : flat_bytes(job, plan, half);
 }

@@ -7,7 +7,7 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
-#include "estimator/frameworks/pieces/huggingface/mixer_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"

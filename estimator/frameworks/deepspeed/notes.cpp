@@ -12,6 +12,12 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
       "head");
   add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
       "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (job.profile.vision_tower != TowerUse::kAbsent) {
+    add(huggingface::kTowerAssumption);
+  }
+  if (!job.name_rules.empty()) {
+    add(huggingface::kNamesAssumption);
+  }
   if (huggingface::has_recurrences(job.model)) {
     add(huggingface::kRecurrenceAssumption);
   }

@@ -9,6 +9,8 @@
 #include "estimator/frameworks/pieces/eager_rules.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
+#include "estimator/frameworks/pieces/huggingface/weights/rules.h"
+#include "estimator/frameworks/pieces/tower_rule.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
@@ -40,6 +42,17 @@ constexpr ValidityRule kRoutedExpertsOnly = {
                                     number_text(job.model.moe.shared_ffn) + " wide", "none")
                      : not_modelled(job, "model.expert_groups",
                                     number_text(job.model.moe.num_groups), "1");
+        }};
+// ZeRO divides what is trained, and so what never gets a gradient, too, which is not described.
+constexpr ValidityRule kNoIdleModules = {
+    .name = "unsupported: model.family",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return huggingface::class_of(job.model).idle_predictions > 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "model.family",
+                              job.model.family + ", whose prediction modules never run", "others");
         }};
 constexpr ValidityRule kAdamWOf32Or8Bits =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
@@ -78,6 +91,18 @@ constexpr ValidityRule kNoDora = {
     .broken = [](const Job& job, const Plan&) { return job.adapters.decomposes_weights; },
     .explain = [](const Job& job,
                   const Plan&) { return not_modelled(job, "adapters.dora", "true", "false"); }};
+
+constexpr ValidityRule kNoRotations = {
+    .name = "unsupported: adapters.kind",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.adapters.rank > 0 && job.adapters.kind != AdapterKind::kLora;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "adapters.kind", name_of(job.adapters.kind), "lora");
+        }};
 
 // A parameter that ZeRO-3 has divided has no elements when peft puts an adapter's product in its
 // place, in front of the module's gather (peft 0.21 tuners/lora/layer.py ParamWrapper,
@@ -184,14 +209,20 @@ constexpr std::array kDeepspeedRules = {
     kOffloadActivationsUnsupported,
     kMoeBufferFactorUnsupported,
     kNoDora,
+    kNoRotations,
     huggingface::kAdaptedExpertsAreGrouped,
     kAdaptedExpertsAreWhole,
     kPackedInFloats,
     kQuantizedInBf16,
     kAdamWOf32Or8Bits,
     huggingface::kFamilies,
+    kTowerOfKnownSizes,
+    huggingface::kFrozenTowerOnly,
+    huggingface::kKnownNames,
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
+    kNoIdleModules,
+    huggingface::kLossesOfPlainHeads,
     huggingface::kSinksAreEager,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,
@@ -211,9 +242,11 @@ constexpr std::array kDeepspeedRules = {
     kOffloadParametersNeedZero3,
     kAdapterRank,
     kAdaptersHaveTargets,
+    huggingface::kAdaptedMixerOutputs,
     huggingface::kWholeModules,
     huggingface::kPlainOnExperts,
     kQuantizedNeedsAdapters,
+    huggingface::kNamesTrainSomething,
     kTrainedOfOneType,
     kMicrobatchTooLarge,
 };

@@ -72,7 +72,8 @@ bool is_llama(const ModelSpec& model) {
 
 bool plays_operators(const Job& job, const Plan& plan) {
   const bool recomputes = plan.recompute.granularity == RecomputeGranularity::kFull;
-  return job.adapters.rank > 0 || !is_llama(job.model) || plan.cp > 1 ||
+  return job.adapters.rank > 0 || !job.name_rules.empty() ||
+         job.profile.vision_tower != TowerUse::kAbsent || !is_llama(job.model) || plan.cp > 1 ||
          job.profile.head_loss != HeadLoss::kStock ||
          (recomputes && !job.profile.reentrant_checkpoint);
 }

@@ -11,6 +11,7 @@
 #include "estimator/frameworks/megatron/user_buffers.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
+#include "estimator/plan/tower.h"
 #include "estimator/plan/units.h"
 
 namespace shardplan::megatron {
@@ -141,6 +142,21 @@ void add_allocator_tails(ResidentRows& state) {
              .formula = "ends of blocks too small to split off, of the step's temporary"});
 }
 
+// Megatron-SWIFT's classes have the tower of Hugging Face's on every rank of the first stage, which
+// its buckets leave out as long as it is frozen (mcore-bridge 1.6.5 model/mm_gpt_model.py
+// MultimodalGPTModel, model/mm_gpts/utils.py HuggingFaceVit).
+void add_tower(ResidentRows& state) {
+  const bool is_here = state.job.profile.vision_tower != TowerUse::kAbsent &&
+                       count_blocks(state.stage, BlockKind::kEmbedding) > 0;
+  state.add(
+      {.component = Component::kParameters,
+       .name = "vision_tower",
+       .elements = is_here ? tower_elements(state.job.model.tower, state.job.model.hidden) : 0,
+       .dtype = DType::kBf16,
+       .first = Phase::kStartUp,
+       .formula = "of the tower for pictures or sound, whole and frozen"});
+}
+
 }  // namespace
 
 std::vector<StateRow> resident_rows(const Job& job, const Plan& plan, const StageLayout& stage,
@@ -148,6 +164,7 @@ std::vector<StateRow> resident_rows(const Job& job, const Plan& plan, const Stag
   ResidentRows state{.job = job, .plan = plan, .stage = stage, .tensors = tensors, .rows = {}};
   add_resident(state);
   add_allocator_tails(state);
+  add_tower(state);
   return std::move(state.rows);
 }
 

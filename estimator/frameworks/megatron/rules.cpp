@@ -13,6 +13,7 @@
 #include "estimator/frameworks/megatron/overlap_rules.h"
 #include "estimator/frameworks/megatron/part_rules.h"
 #include "estimator/frameworks/megatron/state_rules.h"
+#include "estimator/frameworks/pieces/tower_rule.h"
 #include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
@@ -186,6 +187,8 @@ constexpr std::array kRules = {
     kMoeBufferFactorUnsupported,
     kAdaptersInBf16,
     kAdaptersBeside,
+    kNotByName,
+    kTowerOfKnownSizes,
     kQuantizationUnsupported,
     kAdamWOrMuon,
     kMuonAlone,

@@ -1,5 +1,6 @@
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
 
+#include "estimator/frameworks/pieces/ring_kernels.h"
 #include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_context_parallel.h"
@@ -28,30 +29,12 @@ Passes permutation_kernels(const GpuSpec& gpu, bool is_autocast, double tokens) 
               at_share(gpu, (2 + 1 + tokens) * w, &TimeConstants::index_add_share)};
 }
 
-// Bytes per element of queries, and of keys and values.
-struct RingKernels {
-  Passes query;
-  Passes key_value;
-};
-
-// PyTorch's ring attention (torch.distributed.tensor.experimental, _context_parallel) merges blocks
-// in fp32 by kernels of its own. Forward, per element of queries: every block cast to fp32 6, the
-// result back 6; a block that is merged, of all queries or of half of them in turn, difference 12,
-// product with a weight of the row 8, difference 12, and for halves cats of 8: 24 on average.
-// Backward: zeros 4 and the result back 6; every block's gradient added, 10, or as half with a cat,
-// 17; gradients of keys and values, of two elements each, are added, joined and sent in every step.
-RingKernels eager_ring_merges(double c) {
-  return {.query = {.forward = {.converted = 6 + 6 * (c + 1) / 2 + 24 * (c - 1)},
-                    .backward = {.converted = 20 + 17 * (c - 1)}},
-          .key_value = {.backward = {.converted = 10 + 22 * c}}};
-}
-
-// The same in a compiled layer, whose kernels take several of these steps at once: a block that is
-// merged reads the sum so far 4 and itself 2 and writes the sum 4; keys and values are joined 4,
-// values made contiguous 2. Backward: the first block's gradient of queries cast and the sum cast
-// back, 9 besides what the rotation's kernel does, every further one, half of them in turn, added
-// 5; those of keys and values start as zeros 4, are cast 6 and back 4, and in every hop added 8 and
-// joined 8.
+// eager_ring_merges in a compiled layer, whose kernels take several of these steps at once: a block
+// that is merged reads the sum so far 4 and itself 2 and writes the sum 4; keys and values are
+// joined 4, values made contiguous 2. Backward: the first block's gradient of queries cast and the
+// sum cast back, 9 besides what the rotation's kernel does, every further one, half of them in
+// turn, added 5; those of keys and values start as zeros 4, are cast 6 and back 4, and in every hop
+// added 8 and joined 8.
 RingKernels compiled_ring_merges(double c) {
   const double hops = c - 1;
   return {.query = {.forward = {.fused = 10 * hops}, .backward = {.fused = 9 + 5 * hops}},

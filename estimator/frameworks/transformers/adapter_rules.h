@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/validity/rules.h"
 #include "estimator/validity/unsupported.h"
 
@@ -25,6 +27,41 @@ inline constexpr ValidityRule kKernelsOnPlainAdapters = {
                               : job.adapters.decomposes_weights ? "true with DoRA"
                                                                 : "true with int8 weights",
                               "false, or plain adapters with zero 0");
+        }};
+
+// torchao's layers were read in bf16, behind a loss that takes the head's weight, not its module
+// (quantization/qat/linear.py; liger_kernel transformers/model/llama.py lce_forward).
+inline std::string unread_fake_quantization(const Job& job, const Plan& plan) {
+  const HeadLoss loss = job.profile.head_loss;
+  const bool takes_weight =
+      loss == HeadLoss::kCutCrossEntropy ||
+      (loss == HeadLoss::kFusedLinear &&
+       huggingface::class_of(job.model).liger != huggingface::LigerUse::kNone);
+  const bool is_wide =
+      plan.zero == 0 && (job.profile.weights_dtype != DType::kBf16 || job.profile.wide_ends);
+  return job.adapters.rank > 0                            ? "adapters"
+         : job.model.has_moe_layers()                     ? "experts"
+         : huggingface::has_recurrences(job.model)        ? "recurrent layers"
+         : !takes_weight                                  ? "a loss of all logits"
+         : is_wide                                        ? "weights in fp32"
+         : plan.zero > 0 && job.profile.fsdp_version == 1 ? "fsdp_version 1"
+                                                          : "";
+}
+inline constexpr ValidityRule kFakeQuantizationAsRead = {
+    .name = "unsupported: fake_quantization",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.fake_quantization != FakeQuantization::kNone &&
+                 !unread_fake_quantization(job, plan).empty();
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "fake_quantization",
+                              std::string(name_of(job.profile.fake_quantization)) + " with " +
+                                  unread_fake_quantization(job, plan),
+                              "none, or whole dense models in bf16 with head_loss fused_linear or "
+                              "cut_cross_entropy");
         }};
 
 }  // namespace shardplan::transformers

@@ -20,6 +20,7 @@ using huggingface::kGatheredRow;
 using huggingface::kGradientsRow;
 using huggingface::kReduceBufferRow;
 using huggingface::kShardRow;
+using huggingface::kTowerRow;
 using huggingface::ModuleGroup;
 using huggingface::Shape;
 
@@ -32,14 +33,25 @@ FlatShard::FlatShard(eager::Graph& graph, const Job& job, const Plan& plan)
       ranks_(dense_shard_size(job, plan)),
       num_layers_(job.model.layers.size()) {
   groups_.resize(2 * num_layers_ + 1);
-  for (Group& group : groups_) {
-    group.gathered = std::make_shared<eager::Storage>(graph_.tape, TapeTensor{});
+  tower_.resize(static_cast<std::size_t>(2 * job.model.tower.layers + 1));
+  for (std::vector<Group>* groups : {&groups_, &tower_}) {
+    for (Group& group : *groups) {
+      group.gathered = std::make_shared<eager::Storage>(graph_.tape, TapeTensor{});
+    }
   }
 }
 
 // Trained parameters beside frozen ones are wrapped for themselves (fsdp_auto_wrap_policy); one
 // group of a layer's stands for them, whose matrices are small.
 FlatShard::Group& FlatShard::group_of(const ModuleGroup& module, bool is_trained) {
+  const bool is_tower_layer = module.kind == ModuleGroup::Kind::kTowerLayer;
+  if (module.is_of_tower() && is_trained && job_.adapters.rank > 0) {
+    const std::int64_t place = is_tower_layer ? module.layer : job_.model.tower.layers;
+    return tower_[static_cast<std::size_t>(job_.model.tower.layers + place)];
+  }
+  if (is_tower_layer && job_.profile.fsdp_wraps_tower) {
+    return tower_[static_cast<std::size_t>(module.layer)];
+  }
   if (module.kind != ModuleGroup::Kind::kLayer) {
     return root();
   }
@@ -57,14 +69,15 @@ void FlatShard::load(Parameter& parameter, const eager::Label& /*label*/, const 
                      DType dtype, bool is_trained) {
   Group& group = group_of(loading_, is_trained);
   parameter.rows = shape.rows;
-  parameter.dtype = is_trained ? DType::kFp32 : dtype;
+  parameter.dtype = is_trained || group.is_trained ? DType::kFp32 : dtype;
   parameter.is_trained = is_trained;
   parameter.data = {
       .storage = group.gathered, .elements = shape.elements(), .dtype = gathered_, .node = nullptr};
   group.members.push_back({.parameter = &parameter, .offset = group.elements, .gradient = {}});
   group.elements += shape.elements();
   group.dtype = parameter.dtype;
-  group.is_trained = is_trained;
+  group.is_trained = group.is_trained || is_trained;
+  group.num_expected += is_trained && parameter.is_reached ? 1 : 0;
   if (is_trained) {
     parameter.data = graph_.make_leaf(parameter.data, [this, &group, &parameter](Tensor gradient) {
       take(group, parameter, std::move(gradient));
@@ -73,9 +86,12 @@ void FlatShard::load(Parameter& parameter, const eager::Label& /*label*/, const 
 }
 
 void FlatShard::wrap(const std::vector<Parameter*>& /*trained*/) {
-  const InRow row(graph_.tape, kShardRow);
-  for (const Group& group : groups_) {
-    shards_.push_back(graph_.make(offloads_ ? 0 : shard_elements(group), group.dtype));
+  rank_ = rank_of_most();
+  for (const std::vector<Group>* groups : {&groups_, &tower_}) {
+    const InRow row(graph_.tape, groups == &groups_ ? kShardRow : kTowerRow);
+    for (const Group& group : *groups) {
+      shards_.push_back(graph_.make(offloads_ ? 0 : shard_elements(group), group.dtype));
+    }
   }
 }
 
@@ -83,11 +99,34 @@ std::int64_t FlatShard::held_elements(const Parameter& parameter) const {
   for (const Group& group : groups_) {
     const auto member = std::ranges::find(group.members, &parameter, &Member::parameter);
     if (member != group.members.end()) {
-      return std::clamp<std::int64_t>(shard_elements(group) - member->offset, 0,
-                                      parameter.data.elements);
+      return held_of(group, *member, rank_);
     }
   }
   return 0;
+}
+
+std::int64_t FlatShard::held_of(const Group& group, const Member& member, std::int64_t rank) const {
+  const std::int64_t shard = shard_elements(group);
+  const std::int64_t begin = std::max(member.offset, rank * shard);
+  const std::int64_t end =
+      std::min(member.offset + member.parameter->data.elements, (rank + 1) * shard);
+  return std::max<std::int64_t>(end - begin, 0);
+}
+
+// Of the first rank and the last, whose part of a flat tensor may be padding, the one that has more
+// of what the optimizer steps: frozen parameters may lie in front.
+std::int64_t FlatShard::rank_of_most() const {
+  const auto stepped_by = [this](std::int64_t rank) {
+    std::int64_t elements = 0;
+    for (const Group& group : groups_) {
+      for (const Member& member : group.members) {
+        const bool is_stepped = member.parameter->is_trained && member.parameter->is_reached;
+        elements += is_stepped ? held_of(group, member, rank) : 0;
+      }
+    }
+    return elements;
+  };
+  return stepped_by(ranks_ - 1) > stepped_by(0) ? ranks_ - 1 : 0;
 }
 
 // The shard in the gathered type goes once the flat parameter is gathered from it (pre_unshard,
@@ -165,7 +204,7 @@ Tensor FlatShard::leave_model(const Tensor& loss) {
 
 void FlatShard::take(Group& group, const Parameter& parameter, Tensor gradient) {
   std::ranges::find(group.members, &parameter, &Member::parameter)->gradient = std::move(gradient);
-  if (++group.num_arrived == group.members.size()) {
+  if (++group.num_arrived == group.num_expected) {
     group.num_arrived = 0;
     flatten_gradients(group);
   }

@@ -17,7 +17,6 @@ class FlatShard final : public huggingface::Holder {
   void load(eager::Parameter& parameter, const eager::Label& label, const huggingface::Shape& shape,
             DType dtype, bool is_trained) override;
   void wrap(const std::vector<eager::Parameter*>& trained) override;
-  // Of the first rank, which has the beginning of every flat tensor.
   std::int64_t held_elements(const eager::Parameter& parameter) const override;
   bool flattens() const override { return true; }
   eager::Tensor enter(const huggingface::ModuleGroup& module, const eager::Tensor& input) override;
@@ -38,14 +37,17 @@ class FlatShard final : public huggingface::Holder {
     std::int64_t elements = 0;
     DType dtype = DType::kBf16;  // of the shard
     bool is_trained = false;
-    std::size_t num_arrived = 0;  // gradients of members
-    eager::Tensor gradient;       // flat, until it is reduced
-    eager::Tensor reduced;        // this rank's part of it
+    std::size_t num_expected = 0;  // gradients of members
+    std::size_t num_arrived = 0;
+    eager::Tensor gradient;  // flat, until it is reduced
+    eager::Tensor reduced;   // this rank's part of it
   };
 
   Group& root() { return groups_.back(); }
   Group& group_of(const huggingface::ModuleGroup& module, bool is_trained);
   std::int64_t shard_elements(const Group& group) const;
+  std::int64_t held_of(const Group& group, const Member& member, std::int64_t rank) const;
+  std::int64_t rank_of_most() const;
   void unshard(Group& group);
   void unshard_layer(std::size_t layer);
   void reshard(Group& group);
@@ -59,8 +61,11 @@ class FlatShard final : public huggingface::Holder {
   const DType gathered_;
   const std::int64_t ranks_;
   const std::size_t num_layers_;
+  std::int64_t rank_ = 0;  // that is played
   // Layers, adapters of each, and the root's: the embedding, the final norm and the head.
   std::vector<Group> groups_;
+  // Layers of a tower, adapters of each, and those of its rest: nobody calls them.
+  std::vector<Group> tower_;
   huggingface::ModuleGroup loading_;
   bool syncs_ = true;
   eager::Tensors shards_;

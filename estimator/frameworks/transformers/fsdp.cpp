@@ -21,6 +21,7 @@ using huggingface::kGatheredRow;
 using huggingface::kGradientsRow;
 using huggingface::kReduceBufferRow;
 using huggingface::kShardRow;
+using huggingface::kTowerRow;
 using huggingface::ModuleGroup;
 using huggingface::Shape;
 
@@ -63,6 +64,12 @@ FullyShard::Group& FullyShard::group_of(const ModuleGroup& module) {
   switch (module.kind) {
     case kEmbedding: return holds_table_ ? tail() : groups_.front();
     case kLayer: return groups_[static_cast<std::size_t>(module.layer) + 1];
+    case kTowerLayer:
+      if (job_.profile.fsdp_wraps_tower) {
+        return tower_layers_;
+      }
+      [[fallthrough]];
+    case kTowerRest: return has_root_ ? tail() : tower_rest_;
     case kFinalNorm:
     case kHead: break;
   }
@@ -97,6 +104,9 @@ FullyShard::Group& FullyShard::group_to_load(const Parameter& parameter) {
   if (!shards_adapters_ || !parameter.is_trained) {
     return group_of(loading_);
   }
+  if (loading_.is_of_tower()) {
+    return tower_layers_;  // a matrix by itself that nobody calls, either
+  }
   Group& group = adapters_.emplace_back();
   group.reshards = reshards_layers_;
   group.layer = loading_.layer;
@@ -117,14 +127,15 @@ void FullyShard::order_groups() {
   follow(tail());
 }
 
-void FullyShard::keep_shard(const Parameter& parameter) {
-  const InRow row(graph_.tape, kShardRow);
+void FullyShard::keep_shard(const Member& member) {
+  const InRow row(graph_.tape, member.is_of_tower ? kTowerRow : kShardRow);
+  const Parameter& parameter = *member.parameter;
   shards_.push_back(graph_.make(offloads_ ? 0 : shard_elements(parameter), parameter.dtype));
 }
 
 // A group's shards are made beside its whole parameters (_fsdp_param.py, _init_sharded_param).
 void FullyShard::shard_whole(Group& group) {
-  for (const Member& member : group.members) { keep_shard(*member.parameter); }
+  for (const Member& member : group.members) { keep_shard(member); }
   group.whole.clear();
 }
 
@@ -134,6 +145,7 @@ void FullyShard::wrap(const std::vector<Parameter*>& trained) {
   if (job_.profile.loads_whole) {
     for (Group& group : adapters_) { shard_whole(group); }
     for (Group& group : groups_) { shard_whole(group); }
+    for (Group* group : {&tower_layers_, &tower_rest_}) { shard_whole(*group); }
   }
   if (job_.profile.loop == TrainerLoop::kFactoryV1) {
     const InRow row(graph_.tape, kGradientsRow);
@@ -151,18 +163,20 @@ void FullyShard::load(Parameter& parameter, const eager::Label& label, const Sha
   parameter.is_trained = is_trained;
   parameter.data.elements = shape.elements();
   Group& group = group_to_load(parameter);
+  const Member member = {
+      .parameter = &parameter, .gradient = {}, .is_of_tower = loading_.is_of_tower()};
   if (job_.profile.loads_whole) {
     const InRow row(graph_.tape, label);
     group.whole.push_back(graph_.make(parameter.data.elements, parameter.dtype));
   } else {
-    keep_shard(parameter);
+    keep_shard(member);
   }
   // The tail's modules are the final norm, then the table or the head.
   const bool is_first = loading_.kind == ModuleGroup::Kind::kFinalNorm && !has_root_;
-  group.members.insert(is_first ? group.members.begin() : group.members.end(),
-                       {.parameter = &parameter, .gradient = {}});
+  group.members.insert(is_first ? group.members.begin() : group.members.end(), member);
   parameter.data.dtype = gathered_;
   parameter.data.storage = std::make_shared<eager::Storage>(graph_.tape, TapeTensor{});
+  parameter.data.storage->is_parameter = true;
   if (is_trained) {
     parameter.data = graph_.make_leaf(parameter.data, [this, &group, &parameter](Tensor gradient) {
       take(group, parameter, std::move(gradient));
@@ -179,7 +193,7 @@ bool FullyShard::is_unsharded(const Group& group) const {
 eager::Tensors FullyShard::gather_inputs(const Group& group) {
   eager::Tensors inputs;
   std::int64_t cast = 0;
-  for (const auto& [parameter, gradient] : group.members) {
+  for (const auto& [parameter, gradient, is_of_tower] : group.members) {
     const std::int64_t elements = shard_elements(*parameter);
     const bool casts = parameter->dtype != parameter->data.dtype;
     cast += casts ? elements : 0;
@@ -203,7 +217,9 @@ void FullyShard::gather(Group& group) {
   }
   const InRow row(graph_.tape, kGatherBufferRow);
   std::int64_t all = 0;
-  for (const auto& [parameter, gradient] : group.members) { all += shard_elements(*parameter); }
+  for (const auto& [parameter, gradient, is_of_tower] : group.members) {
+    all += shard_elements(*parameter);
+  }
   const eager::Tensors inputs = gather_inputs(group);
   group.gathered = graph_.make(ranks_ * all, gathered_, AllocationStream::kGather);
 }
@@ -215,7 +231,7 @@ void FullyShard::unshard(Group& group, bool holds_output) {
   gather(group);
   {
     const InRow row(graph_.tape, kGatheredRow);
-    for (const auto& [parameter, gradient] : group.members) {
+    for (const auto& [parameter, gradient, is_of_tower] : group.members) {
       parameter->data.storage->fill(
           ranks_ * shard_elements(*parameter) * bytes_of(parameter->data.dtype),
           parameter->data.dtype);
@@ -229,7 +245,9 @@ void FullyShard::unshard(Group& group, bool holds_output) {
 }
 
 void FullyShard::reshard(Group& group) {
-  for (const auto& [parameter, gradient] : group.members) { parameter->data.storage->empty(); }
+  for (const auto& [parameter, gradient, is_of_tower] : group.members) {
+    parameter->data.storage->empty();
+  }
 }
 
 // Behind the group's backward pass its gradients are reduced (RegisterPostBackwardFunction).
@@ -243,8 +261,8 @@ Tensor FullyShard::hook_reduction(Group& group, const Tensor& input) {
 // With tied tables the last group is entered with the embedding, whose input has no gradient; the
 // root's with the model.
 Tensor FullyShard::enter(const ModuleGroup& module, const Tensor& input) {
-  if (has_root_ && module.kind == ModuleGroup::Kind::kEmbedding) {
-    unshard(tail(), true);
+  if (module.kind == ModuleGroup::Kind::kEmbedding) {
+    unshard(has_root_ ? tail() : tower_rest_, true);
   }
   Group& group = group_of(module);
   unshard(group, true);
@@ -373,6 +391,7 @@ void FullyShard::end_backward() {
     finish(tail());
   }
   for (Group& group : groups_) { finish(group); }
+  finish(tower_rest_);
   for (Group& group : adapters_) { finish(group); }
   reduction_input_ = {};
   summed_.clear();

@@ -44,6 +44,7 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
   struct Member {
     eager::Parameter* parameter = nullptr;
     eager::Tensor gradient;  // whole, until it is reduced
+    bool is_of_tower = false;
   };
   struct Group {
     std::vector<Member> members;
@@ -59,7 +60,7 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
   Group& group_to_load(const eager::Parameter& parameter);
   Group* alone(const eager::Module& module);
   void order_groups();
-  void keep_shard(const eager::Parameter& parameter);
+  void keep_shard(const Member& member);
   void shard_whole(Group& group);
   bool is_upcast(bool is_trained) const;
   std::int64_t shard_elements(const eager::Parameter& parameter) const;
@@ -89,6 +90,8 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
   bool sums_replicas_ = false;    // reduced shards, which stay until the backward pass ends
   std::vector<Group> groups_;     // the embedding's where it is untied, the layers', the tail's
   std::deque<Group> adapters_;
+  Group tower_layers_;  // of all of them, which nobody calls
+  Group tower_rest_;    // the root's, where it has nothing else
   std::map<const eager::Parameter*, Group*> alone_;
   huggingface::ModuleGroup loading_;
   bool syncs_ = true;

@@ -4,12 +4,15 @@
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
-#include "estimator/frameworks/pieces/huggingface/mixer_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
+#include "estimator/frameworks/pieces/ring_kernels.h"
 #include "estimator/frameworks/transformers/host.h"
 #include "estimator/plan/number.h"
+#include "estimator/time/block_context_parallel.h"
+#include "estimator/time/block_work.h"
 
 namespace shardplan::transformers {
 namespace {
@@ -107,11 +110,16 @@ bool is_wide_router(RouterKind kind) {
 // relu 2 and its square 2; backward the root's power, its double and product 2, 2 and 3, and
 // relu 3. xIELU: a comparison, three products, a smaller of two, a cast, an exponential, a
 // difference, two sums and a choice, of which autocast has all behind the first in fp32; backward
-// two derivatives of each product and the sums of six gradients of the input.
+// two derivatives of each product and the sums of six gradients of the input. GELU by operators:
+// half of the input, a power, its scale, a sum, its scale, tanh, a shift and a product; backward
+// the derivatives of each, and the sums of three gradients of the input.
 Passes plain_activation(Activation activation, double e, double computed) {
   switch (activation) {
     case Activation::kReluSquared:
       return {.forward = {.streamed = 4 * e}, .backward = {.streamed = 10 * e}};
+    case Activation::kNewGelu:
+      return {.forward = {.streamed = 4 * e + 14 * computed, .converted = e + computed},
+              .backward = {.streamed = 10 * e + 18 * computed, .converted = 2 * (e + computed)}};
     case Activation::kXielu:
       return {.forward = {.streamed = 11 * e + 18 * computed, .converted = 2 * (e + computed)},
               .backward = {.streamed = 14 * e + 30 * computed, .converted = 4 * (e + computed)}};
@@ -197,6 +205,28 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
           .weight = {.converted = casts ? kCast : 0}};
 }
 
+BlockTime ring_merges(const BlockContext& context, const LayerSpec&, const AttentionWork& work) {
+  if (context.plan.cp_method == CpMethod::kA2a) {
+    return {};
+  }
+  const RingKernels kernels = eager_ring_merges(number(context.plan.cp));
+  BlockTime time =
+      memory_bound(context, number(context.tokens * work.heads * work.qk_dim), kernels.query);
+  add(time,
+      memory_bound(context, number(context.tokens * key_value_width(context)), kernels.key_value));
+  return time;
+}
+
+// Tiles of an FFN run again in the backward pass.
+void add_beside(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  add_beside_products(context, layer, parts);
+  if (context.job.profile.ffn_tiles > 0 && !layer.is_moe) {
+    const BlockTime again = {.backward_input_s = parts.ffn.forward_s};
+    note(context, PieceKind::kProduct, again);
+    add(parts.ffn, again);
+  }
+}
+
 }  // namespace
 
 constinit const BlockKernels kKernels = {
@@ -204,8 +234,12 @@ constinit const BlockKernels kKernels = {
     .layer = layer_kernels,
     .weight_gradient = weight_gradient,
     .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
-    .add_beside_products = add_beside_products,
+    .add_beside_products = add_beside,
+    .sends_gradients_in_fp32 = true,
+    .attends_in_rounds = true,
+    .context_parallel_merges = ring_merges,
     .add_mixer = huggingface::add_mixer,
+    .divides_by_product = true,
     .casts_router = [](const Job& job) { return is_wide_router(class_of(job.model).router); },
     .expert_exchange = expert_exchange,
     .table_gradient = table_gradient,

@@ -12,8 +12,23 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
       "keys and values for every head");
   add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
       "attention keeps num_heads * sequence_length^2 of them in every layer");
+  if (job.profile.vision_tower != TowerUse::kAbsent) {
+    add(huggingface::kTowerAssumption);
+  }
+  if (!job.name_rules.empty()) {
+    add(huggingface::kNamesAssumption);
+  }
   if (huggingface::has_recurrences(job.model)) {
     add(huggingface::kRecurrenceAssumption);
+  }
+  if (huggingface::class_of(job.model).idle_predictions > 0) {
+    add("modules of multi-token prediction are loaded beside the layers and never run: their "
+        "weights and adapters lie there without gradients and moments");
+  }
+  if (job.adapters.is_on(LinearLayer::kMixerOutput) && job.adapters.rank > 0 &&
+      huggingface::refuses_adapted_outputs(job.model)) {
+    add("no adapter is on out_proj of state spaces: peft refuses one there, and so a run that asks "
+        "for all linear layers");
   }
   if (job.quantized.kind == Quantization::kInt8) {
     add("LLM.int8's products are those of bf16 in time, without columns of outliers: inputs beyond "
@@ -30,8 +45,27 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
   if (job.profile.loop == TrainerLoop::kScript) {
     add("what a script of PyTorch does around forward, backward and step is not counted");
   }
+  if (job.profile.fake_quantization != FakeQuantization::kNone) {
+    add("the time of rounding weights and inputs is not counted: some twenty passes over the "
+        "weights "
+        "of a layer, twice a microbatch");
+  }
   if (plan.cp > 1) {
     add("sequences divided over ranks were read of their sources, not measured");
+  }
+  if (plan.cp > 1 && plan.cp_method != CpMethod::kA2a) {
+    add("batches have an attention mask; without one transformers takes a ring's positions for "
+        "packed sequences, and makes a mask of (s / c)^2 bytes that no layer reads");
+  }
+  if (plan.tp > 1) {
+    add("layers divided over ranks were read of their sources, not measured");
+  }
+  if (plan.offload.activations) {
+    add("saved tensors on the host were read of their sources; the time of their copies is that of "
+        "a layer of Llama's, at the rate of page-locked memory");
+  }
+  if (job.profile.ffn_tiles > 0) {
+    add("an FFN by tiles takes as long as one of all tokens, and its forward pass once more");
   }
   if (plan.zero > 0 && job.profile.fsdp_version == 1) {
     add("FSDP1's hooks take the host as long as FSDP2's, and use_orig_params is true");

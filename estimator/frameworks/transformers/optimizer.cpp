@@ -29,11 +29,24 @@ constexpr std::int64_t kLeastPaged = 100'000;
 // second-level cache. Seen on H200 (torch/_inductor/runtime/benchmarking.py, L2_cache_size).
 constexpr std::int64_t kCacheBytes = std::int64_t{60} << 20;
 
+// Lion has no second moment (bitsandbytes 0.50 optim/lion.py, Optimizer1State).
+std::int64_t num_moments(OptimizerKind kind) {
+  using enum OptimizerKind;
+  return kind == kLion || kind == kPagedLion || kind == kLion8bit || kind == kPagedLion8bit ? 1 : 2;
+}
+
 bool is_vector(const Parameter& parameter) {
   return parameter.rows == parameter.data.elements;
 }
 
 }  // namespace
+
+Optimizer::Optimizer(eager::Graph& graph, const huggingface::Holder& holder, const Job& job,
+                     const Plan& plan)
+    : graph_(graph),
+      holder_(holder),
+      job_(job),
+      is_mixed_(plan.tp > 1 && job.profile.tensor_parallel_dtensors) {}
 
 bool Optimizer::is_factored(const Parameter& parameter) const {
   return !is_vector(parameter) && !holder_.flattens();
@@ -50,7 +63,8 @@ void Optimizer::keep(const Label& label, std::int64_t elements, DType dtype) {
 
 // The embedding's states stay in 32 bits (trainer.py, create_optimizer: register_module_override).
 bool Optimizer::is_wide(const Parameter& parameter) const {
-  return job_.optimizer == OptimizerKind::kPagedAdamW || parameter.is_embedding ||
+  return job_.optimizer == OptimizerKind::kPagedAdamW || job_.optimizer == OptimizerKind::kLion ||
+         job_.optimizer == OptimizerKind::kPagedLion || parameter.is_embedding ||
          holder_.held_elements(parameter) < kLeastOf8bit;
 }
 
@@ -60,22 +74,24 @@ bool Optimizer::is_managed(const Parameter& parameter) const {
 
 std::int64_t Optimizer::managed_bytes(const Parameter& parameter) const {
   const std::int64_t width = bytes_of(is_wide(parameter) ? DType::kFp32 : DType::kFp8);
-  return is_managed(parameter) ? 2 * width * holder_.held_elements(parameter) : 0;
+  return is_managed(parameter)
+             ? num_moments(job_.optimizer) * width * holder_.held_elements(parameter)
+             : 0;
 }
 
 void Optimizer::make_bitsandbytes_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
   const bool in_32_bits = is_wide(parameter);
+  const std::int64_t moments = num_moments(job_.optimizer);
   if (!in_32_bits && !std::exchange(has_maps_, true)) {
-    keep(kScalesRow, kValuesOf8Bits, DType::kFp32);
-    keep(kScalesRow, kValuesOf8Bits, DType::kFp32);
+    for (std::int64_t i = 0; i < moments; ++i) { keep(kScalesRow, kValuesOf8Bits, DType::kFp32); }
   }
   if (!is_managed(parameter)) {
-    keep(kExpAvgRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
-    keep(kExpAvgSqRow, elements, in_32_bits ? DType::kFp32 : DType::kFp8);
+    const DType dtype = in_32_bits ? DType::kFp32 : DType::kFp8;
+    keep(kExpAvgRow, elements, dtype);
+    keep(kExpAvgSqRow, moments == 2 ? elements : 0, dtype);
   }
-  if (!in_32_bits) {
-    keep(kScalesRow, div_ceil(elements, kMomentBlock), DType::kFp32);
+  for (std::int64_t i = 0; i < moments && !in_32_bits; ++i) {
     keep(kScalesRow, div_ceil(elements, kMomentBlock), DType::kFp32);
   }
 }
@@ -107,7 +123,7 @@ void Optimizer::make_adafactor_state(const Parameter& parameter) {
 
 void Optimizer::make_adamw_state(const Parameter& parameter) {
   const std::int64_t elements = holder_.held_elements(parameter);
-  if (job_.profile.fused_optimizer) {
+  if (job_.profile.fused_optimizer && !is_mixed_) {  // else on the host
     keep(kStepRow, 1, DType::kFp32);
   }
   keep(kExpAvgRow, elements, parameter.dtype);
@@ -128,7 +144,11 @@ void Optimizer::make_state(const Parameter& parameter) {
       break;
     case kAdamW8bit:
     case kPagedAdamW:
-    case kPagedAdamW8bit: make_bitsandbytes_state(parameter); break;
+    case kPagedAdamW8bit:
+    case kLion:
+    case kPagedLion:
+    case kLion8bit:
+    case kPagedLion8bit: make_bitsandbytes_state(parameter); break;
     case kTorchaoAdamW8bit:
     case kTorchaoAdamW4bit: make_torchao_state(parameter); break;
     case kAdafactor: make_adafactor_state(parameter); break;
@@ -154,6 +174,17 @@ void Optimizer::step_foreach(const std::vector<Parameter*>& trained) {
   }
   step_group([](const Parameter& each) { return !is_vector(each); });
   step_group([](const Parameter& each) { return is_vector(each); });
+}
+
+// _single_tensor_adam: the root of the second moment, and its quotient, which is named until the
+// next parameter's is there.
+void Optimizer::step_one_by_one(const std::vector<Parameter*>& trained) {
+  Tensor quotient;
+  for (const Parameter* parameter : trained) {
+    const std::int64_t elements = holder_.held_elements(*parameter);
+    const Tensor root = make(kUpdateRow, elements, parameter->dtype);
+    quotient = make(kUpdateRow, elements, parameter->dtype);
+  }
 }
 
 // Adafactor.step: the gradient and the parameter in fp32 where they are not, the update's squares,
@@ -245,6 +276,8 @@ void Optimizer::step(const std::vector<Parameter*>& trained) {
     step_adafactor(trained);
   } else if (job_.optimizer == OptimizerKind::kMuon) {
     step_muon(trained);
+  } else if (job_.optimizer == OptimizerKind::kAdamW && is_mixed_) {
+    step_one_by_one(trained);
   } else if (job_.optimizer == OptimizerKind::kAdamW && !job_.profile.fused_optimizer &&
              job_.profile.foreach_optimizer) {
     step_foreach(trained);

@@ -12,8 +12,8 @@ namespace shardplan::transformers {
 
 class Optimizer {
  public:
-  Optimizer(eager::Graph& graph, const huggingface::Holder& holder, const Job& job)
-      : graph_(graph), holder_(holder), job_(job) {}
+  Optimizer(eager::Graph& graph, const huggingface::Holder& holder, const Job& job,
+            const Plan& plan);
 
   // The first step makes the states, one parameter after the other.
   void step(const std::vector<eager::Parameter*>& trained);
@@ -35,6 +35,7 @@ class Optimizer {
   void make_torchao_state(const eager::Parameter& parameter);
   void make_adafactor_state(const eager::Parameter& parameter);
   void step_foreach(const std::vector<eager::Parameter*>& trained);
+  void step_one_by_one(const std::vector<eager::Parameter*>& trained);
   void step_adafactor(const std::vector<eager::Parameter*>& trained);
   void step_muon(const std::vector<eager::Parameter*>& trained);
   void step_torchao(const eager::Parameter& parameter);
@@ -42,6 +43,9 @@ class Optimizer {
   eager::Graph& graph_;
   const huggingface::Holder& holder_;
   const Job& job_;
+  // DTensors beside plain tensors, of which no kernel takes both: AdamW steps one by one
+  // (transformers 5.17 trainer_optimizer.py has_mixed_dtensor).
+  const bool is_mixed_;
   bool has_state_ = false;
   bool has_maps_ = false;
   std::set<std::int64_t> tuned_;  // sizes of parameters whose kernels are

@@ -8,7 +8,11 @@
 #include "estimator/frameworks/pieces/eager_rules.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
+#include "estimator/frameworks/pieces/huggingface/weights/rules.h"
+#include "estimator/frameworks/pieces/tower_rule.h"
 #include "estimator/frameworks/transformers/adapter_rules.h"
+#include "estimator/frameworks/transformers/offload_rules.h"
+#include "estimator/frameworks/transformers/parallel_rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
 
@@ -30,32 +34,15 @@ constexpr ValidityRule kGradientsOfWeights =
     kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kBf16>;
 constexpr ValidityRule kPlainOnly =
     kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone>;
-constexpr ValidityRule kNoTp = kOnlyValues<"unsupported: tp", &Plan::tp, 1>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
-
-// dp_replicate of a device mesh (accelerate 1.15 utils/dataclasses.py ParallelismConfig); DDP's
-// ranks are replicas all.
-constexpr ValidityRule kReplicasOfFsdp2 = {
-    .name = "unsupported: dp_replicate",
-    .reads = {PlanField::kDpReplicate, PlanField::kZero},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return plan.dp_replicate > 1 && (plan.zero == 0 || job.profile.fsdp_version == 1);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "dp_replicate",
-                              number_text(plan.dp_replicate) +
-                                  (plan.zero == 0 ? " with zero 0" : " with fsdp_version 1"),
-                              "1, or zero 2 or 3 of FSDP2");
-        }};
 
 constexpr ValidityRule kOptimizers =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
                 OptimizerKind::kSgd, OptimizerKind::kAdafactor, OptimizerKind::kAdamW8bit,
                 OptimizerKind::kPagedAdamW, OptimizerKind::kPagedAdamW8bit,
                 OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit,
-                OptimizerKind::kMuon>;
+                OptimizerKind::kMuon, OptimizerKind::kLion, OptimizerKind::kPagedLion,
+                OptimizerKind::kLion8bit, OptimizerKind::kPagedLion8bit>;
 
 // PyTorch's takes plain tensors; Moonshot's gathers what is sharded in LLaMA-Factory's version 1
 // alone, which leaves adapters to AdamW.
@@ -91,8 +78,7 @@ bool is_fsdp(const Job& job, const Plan& plan, std::int64_t version) {
 // FSDP2's parameters are DTensors, which bitsandbytes' kernels do not take (no sharding strategy is
 // registered for them), and whose means transformers' Adafactor adds to plain tensors.
 constexpr bool takes_shards(OptimizerKind kind) {
-  using enum OptimizerKind;
-  return kind != kAdafactor && kind != kAdamW8bit && kind != kPagedAdamW && kind != kPagedAdamW8bit;
+  return kind != OptimizerKind::kAdafactor && !is_of_bitsandbytes(kind);
 }
 constexpr ValidityRule kOptimizerTakesShards = {
     .name = "optimizer_takes_shards",
@@ -264,13 +250,13 @@ constexpr ValidityRule kDora = {
 
 constexpr ValidityRule kShardsNeedRanks = {
     .name = "zero_needs_ranks",
-    .reads = {PlanField::kZero},
+    .reads = {PlanField::kZero, PlanField::kTp, PlanField::kCp, PlanField::kPp},
     .broken = [](const Job& job,
-                 const Plan& plan) { return plan.zero > 0 && job.cluster.world_size() == 1; },
+                 const Plan& plan) { return plan.zero > 0 && dp_of(job, plan) * plan.cp == 1; },
     .explain =
         [](const Job&, const Plan& plan) {
-          return "zero " + number_text(plan.zero) +
-                 " shards parameters over one GPU; valid: zero 0, or more GPUs";
+          return "zero " + number_text(plan.zero) + " shards parameters over one GPU" +
+                 (plan.tp > 1 ? " of each tp group" : "") + "; valid: zero 0, or more GPUs";
         }};
 
 // Autocast and FSDP2's policy compute in bf16; without them products are in the weights' type.
@@ -325,18 +311,22 @@ constexpr std::array kTransformersRules = {
     kFp32ExpAvg,
     kFp32ExpAvgSq,
     kRecomputeByLayer,
-    kNoTp,
+    kPlannedTp,
+    kNoSequenceParallel,
     kNoPp,
     kNoVpp,
-    huggingface::kUlyssesOnly,
+    kCpMethods,
     huggingface::kSequencesOfGroups,
     kNoEp,
     kNoEtp,
     kReplicasOfFsdp2,
     kFamilies,
+    kTowerOfKnownSizes,
+    huggingface::kKnownNames,
     kNoMtp,
     kHeadDim,
-    kOffloadActivationsUnsupported,
+    kActivationsOnHost,
+    kTilesOfWholeFfns,
     kOffloadAllOrNone,
     kOffloadParametersWithOptimizer,
     kMoeBufferFactorUnsupported,
@@ -344,6 +334,7 @@ constexpr std::array kTransformersRules = {
     kMuonOnMatrices,
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
+    huggingface::kLossesOfPlainHeads,
     huggingface::kSinksAreEager,
     kLearnedPositionsUnsupported,
     kHiddenDropoutUnsupported,
@@ -352,13 +343,18 @@ constexpr std::array kTransformersRules = {
     kNoFlatCopies,
     kPlainAdaptersAlone,
     kKernelsOnPlainAdapters,
+    kFakeQuantizationAsRead,
+    huggingface::kRotationsAsRead,
     huggingface::kAdaptedExpertsAreGrouped,
     // accepted
     kAdapterRank,
     kAdaptersHaveTargets,
+    huggingface::kAdaptedMixerOutputs,
     huggingface::kWholeModules,
     huggingface::kPlainOnExperts,
     kQuantizedNeedsAdapters,
+    huggingface::kNamesTrainSomething,
+    huggingface::kUnreachedAreLookedFor,
     kPackedExperts,
     kShardsOfFloats,
     kFlatOfOneType,
@@ -367,16 +363,22 @@ constexpr std::array kTransformersRules = {
     kScaledGradients,
     kRankOrderComplete,
     kWorldByTpCpPp,
+    kHeadsByTp,
+    kKvHeadsByTp,
+    kFfnByTp,
+    kVocabByTp,
+    kTpOptimizers,
+    kTpBesideData,
     kOffloadNeedsShards,
     kShardsNeedRanks,
     kDpReplicate,
     huggingface::kSequenceByRanks,
+    kSequenceByRing,
     kA2aHeads,
     kHeadsByKvHeads,
     kLayersPerChunk,
     kDpMatchesWorld,
     kGlobalBatch,
-    kSpNeedsTp,
     kMicrobatchTooLarge,
 };
 

@@ -8,6 +8,7 @@
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/flat_shard.h"
 #include "estimator/frameworks/transformers/fsdp.h"
+#include "estimator/frameworks/transformers/host_memory.h"
 #include "estimator/frameworks/transformers/optimizer.h"
 
 namespace shardplan::transformers {
@@ -32,10 +33,8 @@ std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan
     return std::make_unique<FullyShard>(graph, job, plan);
   }
   if (dense_shard_size(job, plan) > 1) {
-    // _build_accelerator_args: a model that recomputes nothing looks for unused parameters.
-    const bool finds_unused = job.profile.loop == TrainerLoop::kTrainer &&
-                              plan.recompute.granularity == RecomputeGranularity::kNone;
-    return std::make_unique<DataParallel>(graph, finds_unused, job.profile.gradient_as_bucket_view);
+    return std::make_unique<DataParallel>(graph, huggingface::finds_unused(job, plan),
+                                          job.profile.gradient_as_bucket_view);
   }
   return std::make_unique<Holder>(graph);
 }
@@ -48,7 +47,7 @@ class Trainer {
         graph_(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms),
         holder_(holder_of(graph_, job, plan)),
         model_(graph_, *holder_, job, plan),
-        optimizer_(graph_, *holder_, job) {}
+        optimizer_(graph_, *holder_, job, plan) {}
 
   PlayedRun run(int steps) {
     PlayedRun run;
@@ -56,6 +55,8 @@ class Trainer {
     model_.build();
     trained_ = model_.trained();
     holder_->wrap(trained_);
+    // Optimizers pass over parameters without a gradient.
+    std::erase_if(trained_, [](const Parameter* each) { return !each->is_reached; });
     const std::int64_t microbatches = std::min(num_microbatches(job_, plan_), kMicrobatches);
     for (int step = 0; step < steps; ++step) {
       for (std::int64_t i = 0; i < microbatches; ++i) {
@@ -69,6 +70,14 @@ class Trainer {
     run.moments = graph_.tape.take_moments();
     run.dtypes = graph_.tape.take_dtypes();
     return run;
+  }
+
+  std::int64_t run_for_host_bytes() {
+    model_.build();
+    trained_ = model_.trained();
+    holder_->wrap(trained_);
+    microbatch(true);
+    return model_.most_host_bytes();
   }
 
  private:
@@ -95,6 +104,11 @@ class Trainer {
 };
 
 }  // namespace
+
+// A step of two microbatches, of which the host has one at a time.
+std::int64_t host_bytes(const Job& job, const Plan& plan) {
+  return plan.offload.activations ? Trainer(job, plan).run_for_host_bytes() : 0;
+}
 
 PlayedRun trainer_run(const Job& job, const Plan& plan, int steps) {
   return Trainer(job, plan).run(steps);

@@ -5,6 +5,7 @@
 #include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/frameworks/transformers/activation_copies.h"
 #include "estimator/frameworks/transformers/muon.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/sharding_time.h"
@@ -149,8 +150,8 @@ double offload_copies_s(const RankUpdate& update, double again, double reduction
          std::max(0.0, (again + reductions) * part_s - work.backward_s);
 }
 
-double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
-                 const MicrobatchWork& work) {
+double collectives_s(const Job& job, const Plan& plan, const RankUpdate& update,
+                     double microbatches, const MicrobatchWork& work) {
   const double reducing = num_reducing(job, microbatches);
   if (plan.zero == 0) {
     // Of all but the last microbatch under no_sync nothing is reduced.
@@ -162,6 +163,12 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
            offload_copies_s(update, again, reductions, work);
   };
   return (microbatches - reducing) * microbatch_s(0) + reducing * microbatch_s(1);
+}
+
+double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, double microbatches,
+                 const MicrobatchWork& work) {
+  return collectives_s(job, plan, update, microbatches, work) +
+         microbatches * activation_copies_s(job, plan, work);
 }
 
 // The gradient for its norm, read and written as it is scaled (clip_grad_norm_), and read; moments

@@ -2,8 +2,9 @@
 // call the same thing.
 #include <doctest/doctest.h>
 
-#include <initializer_list>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "data/arguments/run_settings.h"
 #include "data/read/case_tuning.h"
@@ -11,16 +12,16 @@
 namespace shardplan {
 namespace {
 
-using Words = std::initializer_list<std::pair<const char*, const char*>>;
+using Words = std::vector<std::pair<const char*, const char*>>;
 
 RunReading read(TrainerProject project, const Words& words, const char* cluster = "1x8-h100",
-                RunFormat format = RunFormat::kTransformers) {
+                RunFormat format = RunFormat::kTransformers, const char* model = "llama3.2-1b") {
   const Library library;
   RunSettings settings;
   settings.format = format;
   settings.trainer = project;
   settings.file = "run";
-  settings.model = "llama3.2-1b";
+  settings.model = model;
   for (const auto& [name, value] : words) {
     settings.arguments.push_back(
         {.name = name, .values = {value}, .place = "run: " + std::string(name) + ": "});
@@ -41,7 +42,7 @@ bool is_recomputed(const RunReading& run) {
   return run.plan.recompute.granularity == RecomputeGranularity::kFull;
 }
 
-const Adapters kAllOfEight = {.rank = 8, .targets = {true, true, true, true, true, true, true}};
+const Adapters kAllOfEight = {.rank = 8, .targets = all_targets().on};
 
 }  // namespace
 
@@ -241,7 +242,9 @@ TEST_CASE("optimizers are those that are described, by the Trainer's names") {
   const RunReading lists = of("adamw_torch");
   CHECK_FALSE(lists.job.profile.fused_optimizer);
   CHECK(lists.job.profile.foreach_optimizer);
-  CHECK(of("lion_32bit").unsupported.starts_with("unsupported: optim lion_32bit: "));
+  CHECK(of("lion_32bit").job.optimizer == OptimizerKind::kLion);
+  CHECK(of("paged_lion_8bit").job.optimizer == OptimizerKind::kPagedLion8bit);
+  CHECK(of("lomo").unsupported.starts_with("unsupported: optim lomo: "));
 }
 
 TEST_CASE("LLaMA-Factory's version 1 shards whole models in fp32, and adapters one by one") {
@@ -339,18 +342,17 @@ TEST_CASE("Moonshot's Muon, and axolotl's kernels of adapters and experts, are b
 }
 
 TEST_CASE("what is not described is refused by name, whatever divides the model") {
-  for (const auto& [name, value] :
-       Words{{"stage", "dpo"},
-             {"rl", "kto"},
-             {"finetuning_type", "oft"},
-             {"use_galore", "true"},
-             {"fp8", "true"},
-             {"torch_compile", "true"},
-             {"context_parallel_size", "2"},
-             {"gradient_checkpointing", "offload"},
-             {"attn_implementation", "eager"},
-             {"plugins", "axolotl.integrations.kd.KDPlugin"},
-             {"accelerate.parallelism_config.parallelism_config_cp_size", "2"}}) {
+  for (const auto& [name, value] : Words{{"stage", "dpo"},
+                                         {"rl", "kto"},
+                                         {"finetuning_type", "bitfit"},
+                                         {"use_galore", "true"},
+                                         {"fp8", "true"},
+                                         {"torch_compile", "true"},
+                                         {"context_parallel_size", "2"},
+                                         {"gradient_checkpointing", "offload"},
+                                         {"attn_implementation", "eager"},
+                                         {"plugins", "axolotl.integrations.kd.KDPlugin"},
+                                         {"tensor_parallel_size", "2"}}) {
     const std::string captured(name);
     CAPTURE(captured);
     for (const RunFormat format : {RunFormat::kTransformers, RunFormat::kDeepspeed}) {
@@ -382,13 +384,106 @@ TEST_CASE("what is not described is refused by name, whatever divides the model"
     CHECK(run.unsupported.find(meaning) != std::string::npos);
   };
   using enum TrainerProject;
-  says(kAxolotl, "gradient_checkpointing", "offload", "inputs of layers on the host");
-  says(kFactory, "use_unsloth_gc", "true", "Unsloth's checkpoints");
-  says(kAxolotl, "tiled_mlp", "true", "a tile at a time");
+  says(kAxolotl, "activation_offloading", "hidden_states", "bring inputs of layers back");
+  says(kTransformers, "activation_offloading", "true", "described for TRL and axolotl");
   says(kSwift, "optimizer", "muonclip", "bounds the products of queries and keys");
+  CHECK(of({{"accelerate.parallelism_config.parallelism_config_tp_size", "2"}})
+            .find("whose product is 2 of 8 ranks") != std::string::npos);
+}
+
+TEST_CASE("accelerate's mesh divides layers, and sequences by its ring") {
   const std::string launcher = "accelerate.parallelism_config.parallelism_config_";
-  says(kTransformers, (launcher + "cp_size").c_str(), "2", "ring attention under FSDP2");
-  says(kTransformers, (launcher + "tp_size").c_str(), "2", "plan of tensor parallelism");
+  const std::string tp = launcher + "tp_size";
+  const std::string cp = launcher + "cp_size";
+  const std::string shards = launcher + "dp_shard_size";
+  const std::string strategy = launcher + "cp_comm_strategy";
+  const RunReading layers =
+      read(TrainerProject::kTransformers, {{"max_length", "4096"}, {tp.c_str(), "8"}});
+  CHECK(layers.unsupported == "");
+  CHECK(layers.plan.tp == 8);
+  CHECK(layers.plan.dp == 1);
+  CHECK(layers.job.profile.tensor_parallel_dtensors);
+  const Words sharded = {{"max_length", "4096"},
+                         {"accelerate.distributed_type", "FSDP"},
+                         {"fsdp_config.version", "2"},
+                         {cp.c_str(), "4"},
+                         {shards.c_str(), "2"}};
+  const RunReading ring = read(TrainerProject::kTransformers, sharded);
+  CHECK(ring.unsupported == "");
+  CHECK(ring.plan.cp == 4);
+  CHECK(ring.plan.cp_method == CpMethod::kAllGather);
+  CHECK(ring.plan.dp == 2);
+  Words hops = sharded;
+  hops.push_back({strategy.c_str(), "alltoall"});
+  CHECK(read(TrainerProject::kTransformers, hops).plan.cp_method == CpMethod::kRing);
+  Words both = sharded;
+  both.push_back({"accelerate.parallelism_config.parallelism_config_sp_size", "2"});
+  CHECK(read(TrainerProject::kTransformers, both).unsupported.find("one of both") !=
+        std::string::npos);
+  const RunReading axolotl =
+      read(TrainerProject::kAxolotl,
+           {{"sequence_len", "4096"}, {"fsdp_version", "2"}, {"tensor_parallel_size", "2"}});
+  CHECK(axolotl.unsupported == "");
+  CHECK(axolotl.plan.tp == 2);
+  CHECK(axolotl.plan.dp == 4);
+  CHECK_FALSE(axolotl.job.profile.tensor_parallel_dtensors);
+}
+
+TEST_CASE("axolotl copies what its shards leave of the ranks") {
+  const auto of = [](const char* shards, const char* copies) {
+    return read(TrainerProject::kAxolotl, {{"fsdp_version", "2"},
+                                           {"sequence_len", "4096"},
+                                           {"dp_shard_size", shards},
+                                           {"dp_replicate_size", copies}});
+  };
+  CHECK(of("4", "1").plan.dp_replicate == 2);
+  CHECK(of("4", "2").plan.dp_replicate == 2);
+  CHECK(of("8", "1").plan.dp_replicate == 1);
+  CHECK(of("1", "4").plan.dp_replicate == 4);
+  CHECK(of("4", "4").unsupported.find("dp_shard_size 4 and dp_replicate_size 4 over 8") !=
+        std::string::npos);
+  CHECK(of("3", "1").unsupported.find("--num-gpus 3") != std::string::npos);
+}
+
+TEST_CASE("saved tensors on the host are TRL's, axolotl's or Unsloth's") {
+  const RunReading trl = read(TrainerProject::kTrl, {{"activation_offloading", "true"}});
+  CHECK(trl.unsupported == "");
+  CHECK(trl.plan.offload.activations);
+  CHECK(is_recomputed(trl));
+  CHECK(trl.job.profile.activation_offload == ActivationOffload::kStreams);
+  CHECK(trl.job.profile.offload_spares_weights);
+  for (const auto& [name, value, kind] :
+       {std::tuple{"activation_offloading", "true", ActivationOffload::kStreams},
+        std::tuple{"activation_offloading", "legacy", ActivationOffload::kOneStream},
+        std::tuple{"gradient_checkpointing", "offload", ActivationOffload::kStreams}}) {
+    const RunReading run =
+        read(TrainerProject::kAxolotl, {{"gradient_checkpointing", "true"}, {name, value}});
+    CAPTURE(value);
+    CHECK(run.unsupported == "");
+    CHECK(run.plan.offload.activations);
+    CHECK(is_recomputed(run));
+    CHECK(run.job.profile.activation_offload == kind);
+    CHECK_FALSE(run.job.profile.reentrant_checkpoint);
+  }
+  const RunReading adapted =
+      read(TrainerProject::kAxolotl, {{"gradient_checkpointing", "offload"}, {"adapter", "lora"}});
+  CHECK_FALSE(adapted.job.profile.offload_spares_weights);
+  CHECK(adapted.job.profile.reentrant_checkpoint);
+  const RunReading unsloth = read(TrainerProject::kFactory, {{"use_unsloth_gc", "true"}});
+  CHECK(unsloth.unsupported == "");
+  CHECK(unsloth.job.profile.activation_offload == ActivationOffload::kLayerInputs);
+  CHECK_FALSE(read(TrainerProject::kTrl, {}).plan.offload.activations);
+}
+
+TEST_CASE("axolotl's tiles are of 32,768 tokens where nobody says how many") {
+  const auto tiles = [](const Words& words) {
+    const RunReading run = read(TrainerProject::kAxolotl, words);
+    CHECK(run.unsupported == "");
+    return run.job.profile.ffn_tiles;
+  };
+  CHECK(tiles({{"tiled_mlp", "true"}, {"sequence_len", "100000"}}) == 4);
+  CHECK(tiles({{"tiled_mlp", "true"}, {"tiled_mlp_num_shards", "16"}}) == 16);
+  CHECK(tiles({{"tiled_mlp", "false"}, {"tiled_mlp_num_shards", "16"}}) == 0);
 }
 
 TEST_CASE("what a framework can do with adapters, types and host memory is its rules' to say") {
@@ -460,6 +555,38 @@ TEST_CASE("a launcher's fp8 is refused") {
   CHECK(read(TrainerProject::kTransformers,
              {{"max_length", "2048"}, {"accelerate.mixed_precision", "fp8"}})
             .unsupported.find("accelerate.mixed_precision fp8") != std::string::npos);
+}
+
+TEST_CASE("targets are fitted to the linear layers of the run's model") {
+  const auto of = [](const char* model, const char* targets) {
+    return read(TrainerProject::kAxolotl,
+                {{"adapter", "lora"}, {"lora_target_modules", targets}, {"sequence_len", "64"}},
+                "1x1-h100", RunFormat::kTransformers, model);
+  };
+  const RunReading mixers = of("falcon-h1-0.5b", "[q_proj, in_proj, gate_proj]");
+  CHECK(mixers.unsupported.empty());
+  CHECK(mixers.job.adapters.is_on(LinearLayer::kMixerInput));
+  CHECK_FALSE(mixers.job.adapters.is_on(LinearLayer::kMixerOutput));
+  const RunReading latent = of("glm-4.7-flash", "[q_proj, o_proj]");
+  CHECK_FALSE(latent.job.adapters.is_on(LinearLayer::kQuery));
+  CHECK(notes(latent, "q_proj fits no linear layer of glm-4.7-flash"));
+  CHECK(of("glm-4.7-flash", "[k_proj]").unsupported.find("self_attn.q_a_proj") !=
+        std::string::npos);
+  CHECK(of("llama3.2-1b", R"(model\.layers\.[0-7]\..*_proj)").unsupported.find("16 layers") !=
+        std::string::npos);
+}
+
+TEST_CASE("axolotl spares outputs of Falcon-H1's state spaces, and not its head") {
+  const auto quantized = [](const char* model, const char* adapter) {
+    return read(TrainerProject::kAxolotl, {{"adapter", adapter}, {"load_in_4bit", "true"}},
+                "1x1-h100", RunFormat::kTransformers, model)
+        .job.quantized;
+  };
+  const QuantizedWeights falcon = quantized("falcon-h1-0.5b", "qlora");
+  CHECK_FALSE(falcon.is_on(LinearLayer::kMixerOutput));
+  CHECK(falcon.is_on(LinearLayer::kMixerInput));
+  CHECK(falcon.takes_head);
+  CHECK_FALSE(quantized("llama3.2-1b", "qlora").takes_head);
 }
 
 }  // namespace shardplan

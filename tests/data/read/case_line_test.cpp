@@ -221,9 +221,14 @@ TEST_CASE("adapters and quantization are read strictly") {
   CHECK(job.quantized == QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});
   CHECK(job.optimizer == OptimizerKind::kPagedAdamW8bit);
   CHECK(read_training(R"("quantization": {"kind": "int8"})").quantized.kind == Quantization::kInt8);
+  const Adapters turned = read_training(R"("adapters": {"kind": "oft", "rank": 32})").adapters;
+  CHECK(turned.kind == AdapterKind::kOft);
+  CHECK(text_of(turned) == "rotations in blocks of 32 on all linear layers, of fp32");
   const auto message = [&](const std::string& tuning) {
     return message_of([&] { read_training(tuning); });
   };
+  CHECK(message(R"("adapters": {"kind": "boft", "rank": 32})").find("expected lora or oft") !=
+        std::string::npos);
   CHECK(message(R"("adapters": {"rank": 8}, "trained": "all")").find("/training/trained: found") !=
         std::string::npos);
   CHECK(message(R"("adapters": {"rank": 0})").find("/training/adapters/rank: found integer 0") !=
@@ -415,7 +420,8 @@ TEST_CASE("wrong training members are refused") {
   CHECK(why_training(R"({"sequence_length": 1, "global_batch": 8, "optimizer": "adam"})") ==
         at + "/optimizer: found \"adam\", expected one of adamw, sgd_momentum, muon, "
              "dist_muon, sgd, adafactor, adamw_8bit, paged_adamw, paged_adamw_8bit, "
-             "torchao_adamw_8bit, torchao_adamw_4bit; did you mean \"adamw\"?");
+             "torchao_adamw_8bit, torchao_adamw_4bit, lion, paged_lion, lion_8bit, "
+             "paged_lion_8bit; did you mean \"adamw\"?");
 }
 
 TEST_CASE("wrong lines are refused where they are wrong") {

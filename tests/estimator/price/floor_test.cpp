@@ -93,7 +93,7 @@ TEST_CASE("no valid plan of a branch is below its floors") {
   Draw draw(5);
   int priced = 0;
   int with_memory = 0;
-  for (int i = 0; i < 480; ++i) {
+  for (int i = 0; i < 520; ++i) {
     RandomCase drawn = random.next();
     if (drawn.job.profile.memory_model == MemoryModel::kFujii2024) {
       continue;

@@ -106,6 +106,45 @@ TEST_CASE("a switch that nobody asked for says what it saves") {
   CHECK(contains(script, "--no-create-attention-mask-in-dataloader  # assumed; without: +0.0"));
 }
 
+TEST_CASE("hybrid models and gpt-oss come back from the arguments that Megatron-LM has for them") {
+  for (const auto& [model, argument] :
+       {std::pair{"qwen3-next-80b-a3b", "--linear-attention-freq '([1]*3+[0]*1"},
+        std::pair{"qwen3.5-0.8b", "--attention-output-gate"},
+        std::pair{"gpt-oss-20b", "--softmax-type learnable"}}) {
+    CAPTURE(model);
+    const Folder folder;
+    const ProgramRun run =
+        run_shardplan({"estimate", "--model", model, "--cluster", "2x8-h200", "--sequence-length",
+                       "4k", "--global-batch", "64", "--export", folder.path()});
+    CHECK_MESSAGE(run.exit_code <= 1, run.err);
+    CHECK(contains(run.err, "wrote launch.sh"));
+    CHECK(contains(folder.text("launch.sh"), argument));
+  }
+}
+
+TEST_CASE("what Megatron-LM or transformers would stop at is refused by name, or written") {
+  const Folder folder;
+  const Words asked = {"estimate",          "--model", "llama3-8b",      "--cluster", "1x8-h100",
+                       "--sequence-length", "8k",      "--global-batch", "64",        "--set",
+                       "cuda_graphs=router"};
+  const ProgramRun run = run_shardplan(with_options(asked, "--export " + folder.path()));
+  check_refused(run, 2);
+  CHECK(contains(run.err, "--export: cuda_graphs router"));
+  const ProgramRun kimi =
+      run_shardplan({"estimate", "--model", "kimi-k2", "--cluster", "128x8-h200", "--framework",
+                     "transformers", "--zero", "3", "--sequence-length", "4k", "--num-microbatches",
+                     "1", "--export", folder.path()});
+  check_refused(kimi, 2);
+  CHECK(contains(kimi.err, "no AutoModelForCausalLM of model_type kimi_k2"));
+  // A model without windows, whose class divides by the number of layers between them.
+  const ProgramRun exaone =
+      run_shardplan({"estimate", "--model", "exaone-4.0-1.2b", "--cluster", "1x8-h100",
+                     "--framework", "transformers", "--sequence-length", "8k", "--global-batch",
+                     "64", "--export", folder.path()});
+  CHECK_MESSAGE(exaone.exit_code <= 1, exaone.err);
+  CHECK(contains(folder.text("model/config.json"), "\"layer_types\": [\"full_attention\", "));
+}
+
 TEST_CASE("nothing is written for a plan that is not valid or that has no words") {
   const Folder folder;
   const Words llama = {"estimate",          "--model", "llama3-8b",      "--cluster", "1x8-h100",

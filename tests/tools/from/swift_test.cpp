@@ -231,8 +231,10 @@ TEST_CASE("a file of ms-swift is its command, of either trainer") {
 }
 
 TEST_CASE("models that are not described are named for Megatron as well, but for fp8 checkpoints") {
-  CHECK(contains(estimate(with(kSft, "Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen3.5-35B-A3B")).out,
-                 "UNSUPPORTED  model Qwen/Qwen3.5-35B-A3B: a tower for pictures"));
+  CHECK(contains(estimate(with(kSft, "Qwen/Qwen3-30B-A3B-Base", "OpenGVLab/InternVL3-8B")).out,
+                 "UNSUPPORTED  model OpenGVLab/InternVL3-8B: a tower for pictures"));
+  CHECK(contains(estimate(with(kSft, "Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen3.5-35B-A3B")).err,
+                 "Megatron-SWIFT loads qwen3.5-35b-a3b with its tower for pictures"));
   CHECK(memory_of(estimate(with(kSft, "Qwen3-30B-A3B-Base", "Qwen3-30B-A3B-FP8"))) ==
         memory_of(estimate(kSft)));
 }

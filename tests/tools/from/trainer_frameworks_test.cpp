@@ -116,7 +116,11 @@ TEST_CASE("adapters are named before anything is asked for that would not help")
   CHECK(contains(unknown.out, "UNSUPPORTED  stage dpo"));
   const ProgramRun family =
       folder.estimate("sft.yaml", with(factory, "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B"));
-  CHECK(contains(family.out, "UNSUPPORTED  model Qwen/Qwen3.5-4B: a tower for pictures"));
+  CHECK(contains(family.err, "LLaMA-Factory loads qwen3.5-4b with its tower for pictures"));
+  CHECK(contains(family.out, "adapters     rank 8 on all linear layers"));
+  const ProgramRun picture = folder.estimate(
+      "sft.yaml", with(factory, "Qwen/Qwen3-4B-Instruct-2507", "OpenGVLab/InternVL3-8B"));
+  CHECK(contains(picture.out, "UNSUPPORTED  model OpenGVLab/InternVL3-8B: a tower for pictures"));
 }
 
 TEST_CASE("ms-swift is one process unless it is told otherwise, and ships configurations") {

@@ -211,7 +211,7 @@ TEST_CASE(
     return folder.estimate("acc.yaml", kAccelerate + text, model).out;
   };
   CHECK(contains(out("parallelism_config:\n  parallelism_config_tp_size: 2\n"),
-                 "UNSUPPORTED  accelerate.parallelism_config.parallelism_config_tp_size 2"));
+                 "UNSUPPORTED  parallelism_config's sizes, whose product is 2"));
   CHECK(contains(out("dynamo_config:\n  dynamo_backend: INDUCTOR\n"),
                  "UNSUPPORTED  accelerate.dynamo_config.dynamo_backend INDUCTOR"));
   CHECK(contains(out("megatron_lm_config:\n  megatron_lm_tp_degree: 2\n"),

@@ -49,6 +49,15 @@ TEST_CASE("one word says what is trained") {
   CHECK(full.quantized == QuantizedWeights{});
 }
 
+TEST_CASE("an expression over names says which parameters are trained") {
+  const Job job = tuned({"--train-only", "lm_head|layers\\.1\\."});
+  CHECK(text_of(job.name_rules) == "frozen: all, then trained: lm_head|layers\\.1\\.");
+  CHECK(tuned({}, job).name_rules == job.name_rules);
+  CHECK(tuned({"--tune", "full"}, job).name_rules.empty());
+  CHECK(contains(refused({"--train-only", "layers.[0"}),
+                 "--train-only: found 'layers.[0', expected a regular expression"));
+}
+
 TEST_CASE("quantized scales are of weights of 4 bits") {
   CHECK(tuned({"--quantize", "nf4", "--double-quantize"}).quantized ==
         QuantizedWeights{.kind = Quantization::kNf4, .is_double = true});

@@ -41,13 +41,19 @@ inline constexpr ValidityRule kAdaptersOnWholeModules = {
 inline constexpr ValidityRule kAdaptersArePlain = {
     .name = "adapters_are_plain",
     .reads = {},
-    .broken = [](const Job& job,
-                 const Plan&) { return trains_adapters(job) && job.adapters.decomposes_weights; },
+    .broken =
+        [](const Job& job, const Plan&) {
+          return trains_adapters(job) &&
+                 (job.adapters.decomposes_weights || job.adapters.kind != AdapterKind::kLora);
+        },
     .explain =
-        [](const Job&, const Plan&) {
-          return std::string(
-              "DoRA, which adapters on Megatron-core's layers refuse; valid: dora "
-              "false");
+        [](const Job& job, const Plan&) {
+          return job.adapters.decomposes_weights
+                     ? std::string(
+                           "DoRA, which adapters on Megatron-core's layers refuse; valid: dora "
+                           "false")
+                     : "adapters of kind " + std::string(name_of(job.adapters.kind)) +
+                           ", which Megatron-core's layers have none of; valid: lora";
         }};
 inline constexpr ValidityRule kAdaptersNeedEtp1 = {
     .name = "adapters_need_etp_1",

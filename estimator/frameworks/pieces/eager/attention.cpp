@@ -24,7 +24,13 @@ Tensor fused_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   const Tensor output = graph.make(shape.output_elements, q.dtype);
   const Tensor log_sum_exp = graph.make(sums, DType::kFp32);
   if (node.is_needed()) {
-    for (const Tensor* tensor : {&k, &log_sum_exp, &output, &q, &v}) { node.save(*tensor); }
+    // Heads stand in front of tokens, whose rows lie together.
+    for (const auto& [tensor, is_strided] :
+         {std::pair{&k, true}, {&log_sum_exp, false}, {&output, true}, {&q, true}, {&v, true}}) {
+      Tensor saved = *tensor;
+      saved.is_strided = is_strided;
+      node.save(saved);
+    }
     if (mask.is_defined()) {
       node.save(mask);
     }

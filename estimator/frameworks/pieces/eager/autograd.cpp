@@ -238,6 +238,8 @@ void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
   Tensors gradients;
   const Label& label = *node->label;
   const InRow row(tape, label.of_gradients != nullptr ? *label.of_gradients : label);
+  const Node* const outer_node = std::exchange(running_node, node.get());
+  auto outer_hooks = std::exchange(behind_node, {});
   {
     BackwardCall call(*this, *node, std::move(arrived));
     gradients = node->backward(call);
@@ -256,6 +258,8 @@ void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
       }
     }
   }
+  for (const auto& hook : std::exchange(behind_node, std::move(outer_hooks))) { hook(); }
+  running_node = outer_node;
   node->saved.clear();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (node->inputs[i].node != nullptr) {

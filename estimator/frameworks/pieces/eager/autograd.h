@@ -34,6 +34,7 @@ class Storage {
   Storage& operator=(const Storage&) = delete;
 
   bool is_empty() const { return tensor_.id == 0; }
+  bool is_parameter = false;  // of a model
   // The memory alone goes and comes; whoever holds the tensor holds it on (Tensor.resize_).
   void empty() { tape_.free(tensor_); }
   void fill(std::int64_t bytes, DType dtype, AllocationStream stream = AllocationStream::kCompute) {
@@ -53,6 +54,7 @@ struct Tensor {
   std::shared_ptr<Node> node;  // what made it, or what takes a leaf's gradient; none: no gradient
   bool is_view = false;        // of a gradient: another tensor shares its storage
   std::size_t output = 0;      // which of its node's outputs it is
+  bool is_strided = false;     // saved with its elements in another order than in memory
 
   bool requires_grad() const { return node != nullptr; }
   bool is_defined() const { return elements > 0; }
@@ -72,6 +74,7 @@ struct Parameter {
   std::int64_t rows = 1;       // its first dimension
   DType dtype = DType::kBf16;  // in which the optimizer has it
   bool is_trained = false;
+  bool is_reached = true;     // by gradients, where it is trained
   bool is_embedding = false;  // of a table of tokens
   bool is_end = false;        // that, or the head
 };
@@ -83,6 +86,8 @@ class SavedTensorHooks {
   // A tensor is about to be saved. Returns what its node keeps in its place.
   virtual std::shared_ptr<void> pack(const Tensor& tensor) = 0;
   virtual Tensor unpack(const std::shared_ptr<void>& packed) = 0;
+  // Inputs of checkpoints go through them as well.
+  virtual bool takes_inputs() const { return false; }
 };
 
 struct SavedTensor {
@@ -171,6 +176,9 @@ class Graph {
   std::vector<std::shared_ptr<SavedTensorHooks>> hooks;
   bool calls_python_linear = false;  // python_linear.h
   ModuleHooks* modules = nullptr;    // module.h; none: nobody hooks into calls of modules
+  // Called once behind the node that now runs backward (Node.register_hook).
+  std::vector<std::function<void()>> behind_node;
+  const Node* running_node = nullptr;
 
   Tensor make(std::int64_t elements, DType dtype,
               AllocationStream stream = AllocationStream::kCompute);

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "estimator/frameworks/pieces/eager/labels.h"
+
 namespace shardplan::eager {
 namespace {
 
@@ -42,8 +44,16 @@ class AsInForward {
 
 class Frame final : public SavedTensorHooks, public std::enable_shared_from_this<Frame> {
  public:
+  // The input goes through the hooks around the checkpoint, which may take it to the host
+  // (_NoopSaveInputs).
   Frame(Graph& graph, const Tensor& input, CheckpointedFunction function)
-      : graph_(graph), input_(input), function_(std::move(function)), autocast_(graph.autocast) {}
+      : graph_(graph), input_(input), function_(std::move(function)), autocast_(graph.autocast) {
+    if (!graph.hooks.empty() && graph.hooks.back()->takes_inputs()) {
+      outer_ = graph.hooks.back();
+      packed_ = outer_->pack(input);
+      input_.storage = nullptr;
+    }
+  }
 
   std::shared_ptr<void> pack(const Tensor& tensor) override {
     if (is_running_again_) {
@@ -79,16 +89,22 @@ class Frame final : public SavedTensorHooks, public std::enable_shared_from_this
     num_again_ = 0;
     is_running_again_ = true;
     graph_.tape.begin(MomentKind::kReplay);
+    Tensor input = input_;
+    if (outer_ != nullptr) {
+      input.storage = outer_->unpack(packed_).storage;
+    }
     try {
       const AsInForward state(graph_, shared_from_this(), autocast_);
-      function_(input_);
+      function_(input);
     } catch (const Stopped&) {}
     graph_.tape.begin(MomentKind::kBackward);
     is_running_again_ = false;
   }
 
   Graph& graph_;
-  const Tensor input_;
+  Tensor input_;
+  std::shared_ptr<SavedTensorHooks> outer_;  // which has the input; none: the frame has it
+  std::shared_ptr<void> packed_;
   const CheckpointedFunction function_;
   const std::optional<DType> autocast_;
   std::vector<std::weak_ptr<Holder>> holders_;
@@ -97,20 +113,20 @@ class Frame final : public SavedTensorHooks, public std::enable_shared_from_this
   Tensors again_;
 };
 
-class WithHooks {
- public:
-  WithHooks(Graph& graph, std::shared_ptr<SavedTensorHooks> hooks) : graph_(graph) {
+}  // namespace
+
+WithHooks::WithHooks(Graph& graph, std::shared_ptr<SavedTensorHooks> hooks)
+    : graph_(graph), is_on_(hooks != nullptr) {
+  if (is_on_) {
     graph_.hooks.push_back(std::move(hooks));
   }
-  ~WithHooks() { graph_.hooks.pop_back(); }
-  WithHooks(const WithHooks&) = delete;
-  WithHooks& operator=(const WithHooks&) = delete;
+}
 
- private:
-  Graph& graph_;
-};
-
-}  // namespace
+WithHooks::~WithHooks() {
+  if (is_on_) {
+    graph_.hooks.pop_back();
+  }
+}
 
 Tensor checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function) {
   if (!graph.records) {
@@ -121,36 +137,63 @@ Tensor checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction functi
   return function(input);
 }
 
+namespace {
+
+// Within a backward pass: the function on what it had, and its graph backward.
+Tensors run_again(BackwardCall& call, const Tensor& input, const CheckpointedFunction& function,
+                  std::optional<DType> autocast) {
+  Graph& g = call.graph;
+  Tensor of_input;
+  const Tensor leaf =
+      g.make_leaf(input, [&of_input](Tensor gradient) { of_input = std::move(gradient); });
+  g.tape.begin(MomentKind::kReplay);
+  Tensor again;
+  {
+    const std::optional<DType> outer = std::exchange(g.autocast, autocast);
+    g.records = true;
+    again = function(leaf);
+    g.records = false;
+    g.end_autocast();
+    g.autocast = outer;
+  }
+  g.tape.begin(MomentKind::kBackward);
+  g.backward(again, call.gradients[0]);
+  return Tensors{std::move(of_input)};
+}
+
+Tensor without_graph(Graph& graph, const Tensor& input, const CheckpointedFunction& function) {
+  const NoGrad no_grad(graph);
+  return function(input).detached();
+}
+
+}  // namespace
+
 Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function) {
   NodeBuilder node(graph, {&input});
   if (!node.is_needed()) {
     return function(input);
   }
   node.save(input);
-  Tensor output;
-  {
-    const NoGrad no_grad(graph);
-    output = function(input);
-  }
   const std::optional<DType> autocast = graph.autocast;
-  return node.finish(output.detached(), [=](BackwardCall& call) {
-    Graph& g = call.graph;
-    Tensor of_input;
-    const Tensor leaf = g.make_leaf(
-        call.saved(0), [&of_input](Tensor gradient) { of_input = std::move(gradient); });
-    g.tape.begin(MomentKind::kReplay);
-    Tensor again;
-    {
-      const std::optional<DType> outer = std::exchange(g.autocast, autocast);
-      g.records = true;
-      again = function(leaf);
-      g.records = false;
-      g.end_autocast();
-      g.autocast = outer;
-    }
-    g.tape.begin(MomentKind::kBackward);
-    g.backward(again, call.gradients[0]);
-    return Tensors{std::move(of_input)};
+  return node.finish(without_graph(graph, input, function), [=](BackwardCall& call) {
+    return run_again(call, call.saved(0), function, autocast);
+  });
+}
+
+Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function) {
+  NodeBuilder node(graph, {&input});
+  if (!node.is_needed()) {
+    return function(input);
+  }
+  const std::int64_t elements = input.elements;
+  const DType dtype = input.dtype;
+  const std::optional<DType> autocast = graph.autocast;
+  return node.finish(without_graph(graph, input, function), [=](BackwardCall& call) {
+    const auto brought_back = [&] {
+      const InRow row(call.graph.tape, kBroughtBackRow);
+      return call.graph.make(elements, dtype);
+    };
+    return run_again(call, brought_back(), function, autocast);
   });
 }
 

@@ -19,4 +19,21 @@ Tensor checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction functi
 // whole, and its graph, within the outer backward pass.
 Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function);
 
+// The same, whose input lies on the host until it runs again (LLaMA-Factory ff6d4d1
+// src/llamafactory/model/model_utils/checkpointing.py UnslothGradientCheckpointing).
+Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function);
+
+// Saved tensors go through the hooks while it lives; none: as they would.
+class WithHooks {
+ public:
+  WithHooks(Graph& graph, std::shared_ptr<SavedTensorHooks> hooks);
+  ~WithHooks();
+  WithHooks(const WithHooks&) = delete;
+  WithHooks& operator=(const WithHooks&) = delete;
+
+ private:
+  Graph& graph_;
+  bool is_on_;
+};
+
 }  // namespace shardplan::eager

@@ -26,4 +26,25 @@ inline constexpr Label kCastRow = {.component = Component::kActivations,
                                    .formula = "N of products: autocast's copies of fp32 weights",
                                    .of_gradients = &kWeightGradientsRow};
 
+inline constexpr Label kGatheredPartsRow = {
+    .component = Component::kCommunication,
+    .name = "tensor_parallel.gathered",
+    .dtype = DType::kBf16,
+    .formula = "of all ranks, one behind the other: V*T of logits"};
+inline constexpr Label kRingExchangeRow = {
+    .component = Component::kCommunication,
+    .name = "context_parallel.exchange",
+    .dtype = DType::kBf16,
+    .formula = "2k*d*T/c: keys and values of a rank, of all, and their gradients in fp32"};
+inline constexpr Label kBroughtBackRow = {
+    .component = Component::kTemporaries,
+    .name = "activations.from_host",
+    .dtype = DType::kBf16,
+    .formula = "saved tensors of the host, of one operator and the one before it"};
+inline constexpr Label kLaidOutRow = {
+    .component = Component::kTemporaries,
+    .name = "activations.to_host",
+    .dtype = DType::kBf16,
+    .formula = "copies of saved tensors that lie otherwise, until they are on the host"};
+
 }  // namespace shardplan::eager

@@ -248,7 +248,9 @@ Tensor linear(Graph& graph, const Tensor& input, const Tensor& weight, const Lin
   NodeBuilder node(graph, {&x, &w, &b});
   if (node.is_needed()) {
     if (x.requires_grad()) {
-      node.save(w);
+      Tensor transposed = w;
+      transposed.is_strided = true;
+      node.save(transposed);
     }
     if (w.requires_grad()) {
       node.save(x);
@@ -319,7 +321,11 @@ Tensor log_softmax(Graph& graph, const Tensor& logits) {
   return with_output_saved(graph, logits);
 }
 
-Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {
+namespace {
+
+// A number for each token or of all of them; the gradient of the log-softmax is of its size.
+Tensor losses_of(Graph& graph, const Tensor& log_softmax, const Tensor& labels,
+                 std::int64_t losses) {
   NodeBuilder node(graph, {&log_softmax});
   if (node.is_needed()) {
     node.save(log_softmax);
@@ -327,11 +333,21 @@ Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {
   }
   const std::int64_t elements = log_softmax.elements;
   const DType dtype = log_softmax.dtype;
-  return node.finish(graph.make(1, dtype), [=](BackwardCall& call) {
+  return node.finish(graph.make(losses, dtype), [=](BackwardCall& call) {
     const Tensor saved = call.saved(0);
     const Tensor saved_labels = call.saved(1);
     return Tensors{call.graph.make(elements, dtype)};
   });
+}
+
+}  // namespace
+
+Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {
+  return losses_of(graph, log_softmax, labels, 1);
+}
+
+Tensor nll_losses(Graph& graph, const Tensor& log_softmax, const Tensor& labels) {
+  return losses_of(graph, log_softmax, labels, labels.elements);
 }
 
 Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels) {

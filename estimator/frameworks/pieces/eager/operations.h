@@ -65,6 +65,7 @@ Tensor embedding(Graph& graph, const Tensor& indices, const Tensor& table, const
 // --- loss ---
 Tensor log_softmax(Graph& graph, const Tensor& logits);
 Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels);
+Tensor nll_losses(Graph& graph, const Tensor& log_softmax, const Tensor& labels);  // of each token
 // Of both, of logits in fp32.
 Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels);
 

@@ -73,10 +73,27 @@ Tensor squared_relu(Graph& graph, const Tensor& input) {
   return eager::square(graph, in_fp32(graph, positive));
 }
 
+// A power of three saves, makes and leaves as much as a square. In the order of its source: half of
+// the input is the first factor and made first.
+Tensor new_gelu(Graph& graph, const Tensor& input) {
+  const Tensor half = eager::scale(graph, input);
+  Tensor inner;
+  {
+    Tensor cube = eager::square(graph, in_fp32(graph, input));
+    cube = eager::scale(graph, cube);
+    inner = eager::add(graph, input, cube);
+  }
+  inner = eager::scale(graph, inner);
+  inner = eager::tanh(graph, inner);
+  inner = eager::shift(graph, inner);
+  return eager::multiply(graph, half, inner);
+}
+
 Tensor activate(Graph& graph, Activation activation, const Tensor& input) {
   switch (activation) {
     case Activation::kSilu:
     case Activation::kGelu: return eager::silu(graph, input);
+    case Activation::kNewGelu: return new_gelu(graph, input);
     case Activation::kRelu: return eager::relu(graph, input);
     case Activation::kReluSquared: return squared_relu(graph, input);
     case Activation::kXielu:

@@ -16,6 +16,9 @@ struct XieluWeights {
 // XIELUActivation without its CUDA kernel (_xielu_python).
 eager::Tensor xielu(eager::Graph& graph, const XieluWeights& weights, const eager::Tensor& input);
 
+// NewGELUActivation: a power of three, which autocast has in fp32, and tanh.
+eager::Tensor new_gelu(eager::Graph& graph, const eager::Tensor& input);
+
 // One of those without numbers of its own; gelu saves and makes as much as silu.
 eager::Tensor activate(eager::Graph& graph, Activation activation, const eager::Tensor& input);
 

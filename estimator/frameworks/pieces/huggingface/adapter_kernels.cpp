@@ -1,8 +1,10 @@
 // Every number counts bytes of one element; e is the size of an activation.
 #include "estimator/frameworks/pieces/huggingface/adapter_kernels.h"
 
+#include "estimator/frameworks/pieces/huggingface/linear.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/number.h"
+#include "estimator/plan/units.h"
 
 namespace shardplan::huggingface {
 namespace {
@@ -96,9 +98,25 @@ BlockTime decomposition(const BlockContext& context, const LinearWeight& weight)
   return time;
 }
 
+// peft 0.21 tuners/oft/layer.py: products of blocks; the input to the parameter's type and back to
+// that of products, a copy that lies otherwise, then the same casts again; backward alike.
+BlockTime rotation(const BlockContext& context, const LinearWeight& weight) {
+  const std::int64_t block = rotated_together(weight.inputs, context.job.adapters.rank);
+  BlockTime time = linear(
+      context, {.m = context.tokens * div_exact(weight.inputs, block), .n = block, .k = block},
+      context.plan.precision);
+  const KernelBytes around = {.streamed = 2 * context.element_bytes, .converted = 4 * 6};
+  add(time, memory_bound(context, number(context.tokens * weight.inputs),
+                         {.forward = around, .backward = around}));
+  return time;
+}
+
 BlockTime adapter(const BlockContext& frozen, const LinearWeight& weight) {
   BlockContext context = frozen;
   context.trains_weights = true;
+  if (context.job.adapters.kind == AdapterKind::kOft) {
+    return rotation(context, weight);
+  }
   const std::int64_t rank = context.job.adapters.rank;
   const Precision precision = context.plan.precision;
   BlockTime time = linear(context, {.m = context.tokens, .n = rank, .k = weight.inputs}, precision);
@@ -116,7 +134,7 @@ BlockTime beside_product(const BlockContext& context, const LinearWeight& weight
   if (casts_weights(job, context.plan)) {
     add(time, memory_bound(context, number(weight.elements()), {.forward = {.converted = 6}}));
   }
-  if (job.quantized.kind != Quantization::kNone) {
+  if (job.quantized.is_on(weight.place)) {
     add(time, memory_bound(context, number(weight.elements()), unpacked_weight(job.quantized)));
     add(time, around(context, weight, around_quantized(context)));
   }
@@ -139,26 +157,18 @@ BlockTime adapted_experts(const BlockContext& context) {
                       {.forward = {.streamed = 2 * 2 * e}, .backward = {.streamed = (1 + 2) * e}});
 }
 
-bool is_of_attention(LinearLayer place) {
-  switch (place) {
-    case LinearLayer::kQuery:
-    case LinearLayer::kKey:
-    case LinearLayer::kValue:
-    case LinearLayer::kOutput: return true;
-    case LinearLayer::kGate:
-    case LinearLayer::kUp:
-    case LinearLayer::kDown: break;
-  }
-  return false;
+bool is_of_ffn(LinearLayer place) {
+  using enum LinearLayer;
+  return place == kGate || place == kUp || place == kDown || place == kSharedGate;
 }
 
 }  // namespace
 
 void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
   for (const LinearWeight& weight : linear_weights(context.model(), layer)) {
-    const bool is_attention = is_of_attention(weight.place);
-    begin_part(context, is_attention ? "projections" : "ffn");
-    add(is_attention ? parts.projections : parts.ffn, beside_product(context, weight));
+    const bool is_ffn = is_of_ffn(weight.place);
+    begin_part(context, is_ffn ? "ffn" : "projections");
+    add(is_ffn ? parts.ffn : parts.projections, beside_product(context, weight));
   }
   if (layer.is_moe) {
     begin_part(context, "ffn");

@@ -29,20 +29,31 @@ inline constexpr ValidityRule kAdapterRank = {
 inline constexpr ValidityRule kAdaptersHaveTargets = {
     .name = "adapters_have_targets",
     .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          using enum LinearLayer;
-          const auto is_on = [&](LinearLayer layer) { return job.adapters.is_on(layer); };
-          const bool on_attention = is_on(kQuery) || is_on(kKey) || is_on(kValue) || is_on(kOutput);
-          const bool on_ffn = is_on(kGate) || is_on(kUp) || is_on(kDown);
-          return job.adapters.rank > 0 && !on_attention &&
-                 !(on_ffn && has_ffn_modules(job.model)) && expert_adapters(job).are_none();
-        },
+    .broken = [](const Job& job,
+                 const Plan&) { return job.adapters.rank > 0 && !has_adapters(job); },
     .explain =
         [](const Job&, const Plan&) {
           std::string names;
           for (const std::string_view name : kLinearLayerNames) { append_item(names, ", ", name); }
           return "adapters on no linear layer, which experts are not; valid targets: " + names;
+        }};
+
+// tuners_utils.py _check_lora_target_modules_mamba: a ValueError.
+inline constexpr ValidityRule kAdaptedMixerOutputs = {
+    .name = "adapters_on_outputs_of_state_spaces",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const auto& targets = job.adapters.targets;
+          const bool are_all = std::ranges::all_of(targets, [](bool is_on) { return is_on; });
+          return job.adapters.rank > 0 && !are_all && refuses_adapted_outputs(job.model) &&
+                 job.adapters.is_on(LinearLayer::kMixerOutput);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "adapters on out_proj of " + job.model.family +
+                 ", which peft refuses; valid: in_proj, q_proj, k_proj, v_proj, o_proj, gate_proj, "
+                 "up_proj and down_proj";
         }};
 
 // One module has one adapter: those that several places stand for are targets together.
@@ -97,6 +108,32 @@ inline constexpr ValidityRule kPlainOnExperts = {
           return std::string(
               "adapters.dropout or DoRA with adapters on experts, which peft refuses; valid: "
               "neither, or no adapters on gate_proj, up_proj and down_proj");
+        }};
+
+// Rotations as they were read, by one GPU or DistributedDataParallel (peft 0.21
+// tuners/oft/layer.py, Linear; autocast around parameters in fp32).
+inline std::string unread_rotation(const Job& job, const Plan& plan) {
+  const Adapters& adapters = job.adapters;
+  return job.model.has_moe_layers()                  ? "experts"
+         : adapters.decomposes_weights               ? "DoRA"
+         : adapters.dropout > 0                      ? "dropout"
+         : job.profile.adapter_kernels               ? "adapter_kernels"
+         : job.quantized.kind == Quantization::kInt8 ? "int8 weights"
+         : plan.zero > 0                             ? "zero " + number_text(plan.zero)
+                                                     : "";
+}
+inline constexpr ValidityRule kRotationsAsRead = {
+    .name = "unsupported: adapters.kind",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.adapters.rank > 0 && job.adapters.kind == AdapterKind::kOft &&
+                 !unread_rotation(job, plan).empty();
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "adapters.kind", "oft with " + unread_rotation(job, plan),
+                              "lora, or oft on dense models with zero 0");
         }};
 
 // Experts one after the other read a weight that peft has made of all of them, expert by expert.

@@ -154,6 +154,7 @@ Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const E
   const std::int64_t rows = sizes.tokens * sizes.chosen;
   switch (sizes.router) {
     case kWideSigmoid:
+    case kNarrowSigmoid:
     case kSigmoid: {
       const Tensor wide =
           sizes.router == kSigmoid ? eager::to(graph, logits, DType::kFp32) : logits;

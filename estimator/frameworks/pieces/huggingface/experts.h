@@ -25,6 +25,7 @@ enum class RouterKind {
   kWideSoftmax,            // the input and the router's weight become fp32; so are the weights
   kWideSigmoid,            // likewise, each score by itself
   kSigmoid,                // of scores in fp32 each by itself; so are the weights (MiniMax-M2)
+  kNarrowSigmoid,          // of scores as they are, and so are the weights (LFM2)
   kWideInput,              // kSoftmax of the input in fp32 (Hunyuan)
   kSoftmaxOfChosen,        // of the highest scores in fp32 (Granite)
   kNarrowSoftmaxOfChosen,  // the same in the type of the router's product (gpt-oss)

@@ -40,6 +40,11 @@ Tensor activated(Graph& graph, FeedForward& layer, const Tensor& input, bool use
                                                     : activate(graph, layer.activation, x);
     });
   }
+  if (layer.scales_parts) {  // FalconH1MLP, which makes up first
+    const Tensor up = project(graph, layer.up, input);
+    const Tensor gate = eager::silu(graph, eager::scale(graph, project(graph, layer.gate, input)));
+    return eager::multiply(graph, up, gate);
+  }
   if (layer.gate_up.shape.inputs > 0) {
     const Tensor rows = project(graph, layer.gate_up, input);
     return uses_liger ? liger_halves(graph, rows) : gated_halves(graph, rows);
@@ -82,7 +87,8 @@ Tensor gated_halves(Graph& graph, const Tensor& rows) {
 
 Tensor feed_forward(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
   const Tensor product = activated(graph, layer, input, uses_liger);
-  return project(graph, layer.down, product);
+  const Tensor output = project(graph, layer.down, product);
+  return layer.scales_parts ? eager::scale(graph, output) : output;
 }
 
 }  // namespace shardplan::huggingface

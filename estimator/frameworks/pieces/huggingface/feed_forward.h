@@ -15,6 +15,7 @@ struct FeedForward {
   Linear gate_up;  // in place of gate and up
   Activation activation = Activation::kSilu;
   XieluWeights xielu;
+  bool scales_parts = false;  // the gate in front of its activation, and the output
 
   bool is_defined() const { return down.shape.inputs > 0; }
   bool is_gated() const { return up.shape.inputs == 0 || gate.shape.inputs > 0; }

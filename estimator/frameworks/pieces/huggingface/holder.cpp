@@ -14,6 +14,9 @@ void Holder::load(eager::Parameter& parameter, const eager::Label& label, const 
   parameter.dtype = dtype;
   parameter.is_trained = is_trained;
   parameter.data = graph_.make(shape.elements(), dtype);
+  if (parameter.data.storage != nullptr) {
+    parameter.data.storage->is_parameter = true;
+  }
   if (is_trained) {
     parameter.data = graph_.make_leaf(parameter.data, [this, &parameter](eager::Tensor gradient) {
       if (!parameter.gradient.is_defined()) {

@@ -9,11 +9,14 @@
 
 namespace shardplan::huggingface {
 
-// Modules whose parameters may be gathered together: each layer, and the model's ends.
+// Modules whose parameters may be gathered together: each layer, and the model's ends; of a tower,
+// which is never called, each layer and the rest.
 struct ModuleGroup {
-  enum class Kind { kEmbedding, kLayer, kFinalNorm, kHead };
+  enum class Kind { kEmbedding, kLayer, kFinalNorm, kHead, kTowerLayer, kTowerRest };
   Kind kind = Kind::kLayer;
   std::int64_t layer = 0;
+
+  bool is_of_tower() const { return kind == Kind::kTowerLayer || kind == Kind::kTowerRest; }
 };
 
 struct Shape {

@@ -12,9 +12,14 @@ using enum Component;
 
 inline constexpr Label kParametersRow = {kParameters, "parameters", DType::kBf16,
                                          "N: weights as they were loaded"};
+inline constexpr Label kBuffersRow = {kParameters, "buffers", DType::kBf16,
+                                      "of modules: numbers that nothing trains"};
 inline constexpr Label kQuantizedRow = {
     kParameters, "parameters.quantized", DType::kBool,
     "frozen linear weights, packed, with scales of their blocks"};
+inline constexpr Label kTowerRow = {
+    kParameters, "vision_tower", DType::kBf16,
+    "of the tower for pictures or sound, which no batch of text reaches"};
 inline constexpr Label kAdapterRow = {kParameters, "adapters", DType::kFp32,
                                       "Nt: A and B of every adapter"};
 inline constexpr Label kBucketRow = {kCommunication, kBucketsRow, DType::kFp32, kBucketsFormula};
@@ -61,6 +66,12 @@ inline constexpr Label kNormRow = {
     &kNormGradientRow};
 inline constexpr Label kDequantizedRow = {kTemporaries, "weights_dequantized", DType::kBf16,
                                           "one weight at a time"};
+inline constexpr Label kFakeQuantizedGradientRow = {
+    kTemporaries, "weights_fake_quantized.gradients", DType::kFp32, "of a linear layer's weights"};
+inline constexpr Label kFakeQuantizedRow = {
+    kActivations, "weights_fake_quantized", DType::kFp32,
+    "N of products: in fp32 four times, and rounded in the products' type",
+    &kFakeQuantizedGradientRow};
 inline constexpr Label kAttentionGradientRow = {
     kTemporaries, "layer.attention_gradients", DType::kBf16,
     "a*d*T, k*d*T: of projections, their rotation and the kernel's own"};

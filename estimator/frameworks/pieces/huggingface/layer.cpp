@@ -5,6 +5,7 @@
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/eager/tiles.h"
 #include "estimator/frameworks/pieces/huggingface/fused_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/layer_attention.h"
@@ -15,12 +16,13 @@ using eager::InRow;
 using eager::Tensor;
 
 AttentionSizes LayerRun::attention_sizes() const {
-  return {.tokens = sizes.tokens * sizes.cp,
-          .sequence = sizes.sequence,
-          .query_heads = sizes.query_heads / sizes.cp,
-          .key_heads = sizes.key_heads / sizes.cp,
+  const std::int64_t exchanging = sizes.rings ? 1 : sizes.cp;
+  return {.tokens = sizes.tokens * exchanging,
+          .sequence = sizes.rings ? sizes.sequence / sizes.cp : sizes.sequence,
+          .query_heads = sizes.query_heads / exchanging,
+          .key_heads = sizes.key_heads / exchanging,
           .value_dim = job.model.v_head_dim(),
-          .ranks = sizes.cp,
+          .ranks = exchanging,
           .caps_scores = job.model.caps_scores};
 }
 
@@ -89,8 +91,7 @@ Tensor experts(const LayerRun& run, Layer& layer, const Tensor& input) {
   Tensor shared = feed_forward(run.graph, layer.shared_experts, input, run.uses_liger());
   const Tensor output = routed();
   {
-    const Tensor gate = eager::linear(run.graph, input, layer.shared_gate.data,
-                                      {.inputs = run.sizes.hidden, .outputs = 1});
+    const Tensor gate = project(run.graph, layer.shared_gate, input);
     shared = eager::multiply(run.graph, eager::sigmoid(run.graph, gate), shared);
   }
   return eager::add(run.graph, output, shared);
@@ -112,17 +113,47 @@ Tensor mamba_output(const LayerRun& run, Layer& layer, const Tensor& input) {
   return project(run.graph, layer.mamba.output, output);
 }
 
+Tensor selective_output(const LayerRun& run, Layer& layer, const Tensor& input) {
+  const InRow row(run.graph.tape, kRecurrenceRow);
+  const Tensor output = selective_scan(
+      run.graph, layer.selective, input,
+      {.tokens = run.sizes.tokens, .sequence = run.sizes.sequence, .widths = run.job.model.mamba});
+  return project(run.graph, layer.selective.output, output);
+}
+
+Tensor call_mamba(const LayerRun& run, Layer& layer, const Tensor& input) {
+  return eager::call_module(run.graph, {&layer, "mamba", {}}, input,
+                            [&](const Tensor& x) { return mamba_output(run, layer, x); });
+}
+
+// FalconH1DecoderLayer: the state space first; outputs are scaled and added.
+Tensor mixed_twice(const LayerRun& run, Layer& layer, std::size_t place, const Shared& shared,
+                   const Tensor& input) {
+  const auto scaled = [&run](const Tensor& tensor) {
+    return run.family.scales_parts ? eager::scale(run.graph, tensor) : tensor;
+  };
+  const Tensor of_states = scaled(call_mamba(run, layer, input));
+  const Tensor of_attention = scaled(attention(run, layer, place, shared, scaled(input)));
+  return eager::add(run.graph, of_states, of_attention);
+}
+
 // What mixes the tokens of a layer.
 Tensor mixed(const LayerRun& run, Layer& layer, std::size_t place, const SharedByLayer& shared,
              const Tensor& input) {
   const LayerSpec& spec = run.job.model.layers[place];
+  if (spec.has_mamba_beside) {
+    return mixed_twice(run, layer, place, shared.of(spec), input);
+  }
   if (spec.mixer == MixerKind::kGatedDelta) {
     return eager::call_module(run.graph, {&layer, "linear_attn", {}}, input,
                               [&](const Tensor& x) { return delta_output(run, layer, x); });
   }
   if (spec.mixer == MixerKind::kMamba2) {
+    return call_mamba(run, layer, input);
+  }
+  if (spec.mixer == MixerKind::kMamba1) {
     return eager::call_module(run.graph, {&layer, "mamba", {}}, input,
-                              [&](const Tensor& x) { return mamba_output(run, layer, x); });
+                              [&](const Tensor& x) { return selective_output(run, layer, x); });
   }
   if (spec.mixer == MixerKind::kShortConvolution) {
     return eager::call_module(run.graph, {&layer, "conv", {}}, input, [&](const Tensor& x) {
@@ -133,6 +164,19 @@ Tensor mixed(const LayerRun& run, Layer& layer, std::size_t place, const SharedB
     });
   }
   return attention(run, layer, place, shared.of(spec), input);
+}
+
+// What an FFN trains, in the order of its modules.
+std::vector<eager::Parameter*> trained_of(FeedForward& ffn) {
+  std::vector<eager::Parameter*> found;
+  for (Linear* linear : {&ffn.gate_up, &ffn.gate, &ffn.up, &ffn.down}) {
+    for (eager::Parameter* each : {&linear->weight, &linear->bias, &linear->a, &linear->b}) {
+      if (each->data.requires_grad()) {
+        found.push_back(each);
+      }
+    }
+  }
+  return found;
 }
 
 Tensor ffn_output(const LayerRun& run, Layer& layer, const Tensor& input) {
@@ -153,6 +197,12 @@ Tensor ffn(const LayerRun& run, Layer& layer, const Tensor& input) {
     module.parameters = {&experts.gate_up,      &experts.down,      &experts.router,
                          &experts.gate_up_bias, &experts.down_bias, &experts.router_bias};
     module.is_leaf = true;
+  }
+  const std::int64_t tiles = run.job.profile.ffn_tiles;
+  if (tiles > 0 && !module.is_leaf) {
+    return eager::tiled(run.graph, input, run.sizes.sequence / run.sizes.cp, tiles,
+                        trained_of(layer.ffn),
+                        [&run, &layer](const Tensor& x) { return ffn_output(run, layer, x); });
   }
   return eager::call_module(run.graph, module, input,
                             [&](const Tensor& x) { return ffn_output(run, layer, x); });
@@ -197,11 +247,13 @@ struct Parts {
   }
 };
 
-// Attention and FFN side by side, behind one norm.
+// Attention and FFN side by side, behind one norm or one each.
 Tensor parallel_output(const Parts& parts, const Tensor& input) {
   const Tensor normed = parts.normed(parts.layer.attention_norm, input);
   const Tensor of_attention = parts.mixed(normed);
-  const Tensor of_ffn = parts.ffn(normed);
+  const bool has_own_norm = parts.layer.ffn_norm.width > 0;
+  const Tensor of_ffn =
+      parts.ffn(has_own_norm ? parts.normed(parts.layer.ffn_norm, input) : normed);
   return added(parts.run, added(parts.run, input, of_attention), of_ffn);
 }
 

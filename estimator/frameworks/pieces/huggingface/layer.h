@@ -5,16 +5,17 @@
 #include <cstdint>
 
 #include "estimator/frameworks/pieces/huggingface/attention.h"
-#include "estimator/frameworks/pieces/huggingface/delta_net.h"
 #include "estimator/frameworks/pieces/huggingface/experts.h"
 #include "estimator/frameworks/pieces/huggingface/feed_forward.h"
 #include "estimator/frameworks/pieces/huggingface/latent_attention.h"
 #include "estimator/frameworks/pieces/huggingface/linear.h"
-#include "estimator/frameworks/pieces/huggingface/mamba.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/delta_net.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/mamba.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/selective_scan.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/short_convolution.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/norms.h"
 #include "estimator/frameworks/pieces/huggingface/shared.h"
-#include "estimator/frameworks/pieces/huggingface/short_convolution.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::huggingface {
@@ -26,14 +27,16 @@ struct Layer {
   DeltaNet delta_net;            // in place of attention
   ShortConvolution convolution;  // likewise
   Mamba mamba;
+  SelectiveScan selective;
   FeedForward ffn;
   Experts experts;  // of a layer that has them in place of its FFN
   FeedForward shared_experts;
-  eager::Parameter shared_gate;
+  Linear shared_gate;
   Norm query_norm, key_norm;
   eager::Parameter sinks;
   Norm attention_norm, ffn_norm;
   Norm after_attention, after_ffn;  // of a layer that has four
+  bool is_trained = true;           // some parameter of its own, or of its adapters
 };
 
 // Of one microbatch on one rank.
@@ -46,6 +49,8 @@ struct Sizes {
   std::int64_t query_heads = 0;
   std::int64_t key_heads = 0;
   std::int64_t cp = 1;  // ranks over which sequences are divided
+  bool rings = false;   // by ring attention; else by Ulysses' exchanges
+  std::int64_t tp = 1;  // ranks over which layers are; heads are those of one
 };
 
 // What the layers of a model go by.
@@ -56,6 +61,7 @@ struct LayerRun {
   Sizes sizes;
   bool recomputes = false;
   eager::Tensors* cache = nullptr;  // of keys and values; none: the model is told to keep none
+  bool gathers_keys = true;         // of a ring, at once
 
   // accelerate's checkpoints up to 1.14 (utils/fsdp_utils.py fsdp2_apply_ac).
   bool checkpoints_parts() const { return recomputes && job.profile.checkpoints_layer_parts; }

@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/eager/ring_attention.h"
 #include "estimator/frameworks/pieces/huggingface/fused_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/sink_attention.h"
@@ -82,6 +83,15 @@ Heads projected_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
   if (run.family.has_one_qkv) {
     const Tensor all = project(run.graph, layer.query_key_value, input);
     const std::int64_t of_head = run.sizes.tokens * run.sizes.head_dim;
+    if (run.family.splits_qkv) {
+      const std::int64_t key = of_head * run.sizes.key_heads;
+      Tensors parts = eager::split_into(run.graph, eager::copied_back(run.graph, all),
+                                        {of_head * run.sizes.query_heads, key, key});
+      return {.query = std::move(parts[0]),
+              .key = std::move(parts[1]),
+              .value = std::move(parts[2]),
+              .gate = {}};
+    }
     const auto part = [&](std::int64_t heads) {
       return eager::copied_back(run.graph, eager::slice(run.graph, all, of_head * heads));
     };
@@ -135,7 +145,13 @@ Heads heads_of(const LayerRun& run, Layer& layer, std::size_t place, const Rotar
   }
   const bool has_gate = run.job.model.attention_gate == AttentionGate::kPerElement;
   Heads heads = has_gate ? gated_heads(run, layer, input) : projected_heads(run, layer, input);
+  if (run.family.scales_parts) {
+    heads.key = eager::scale(run.graph, heads.key);
+  }
   turn(run, place, rotary, heads);
+  if (run.family.scales_queries) {
+    heads.query = eager::scale(run.graph, heads.query);
+  }
   if (run.job.model.qk_norm && run.family.head_norms == HeadNorms::kBehindRotary) {
     heads.query = apply_norm(run, layer.query_norm, heads.query, true);
     heads.key = apply_norm(run, layer.key_norm, heads.key, true);
@@ -153,6 +169,16 @@ void cached(const LayerRun& run, Tensor& heads) {
 Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, const Tensor& mask) {
   const auto& [query, key, value, gate] = heads;
   const AttentionSizes sizes = run.attention_sizes();
+  if (run.sizes.rings) {  // whose output and gradient of values lie by heads
+    const Tensor output =
+        eager::ring_attention(run.graph, query, key, eager::copied_back(run.graph, value),
+                              {.tokens = sizes.tokens,
+                               .query_heads = sizes.query_heads,
+                               .key_heads = sizes.key_heads,
+                               .ranks = run.sizes.cp,
+                               .gathers = run.gathers_keys});
+    return eager::laid_out(run.graph, output);
+  }
   if (layer.sinks.data.is_defined()) {
     return sink_attention(run.graph, query, key, value, mask, layer.sinks.data, sizes);
   }
@@ -169,7 +195,7 @@ Tensor attention_output(const LayerRun& run, Layer& layer, std::size_t place, co
     cached(run, heads.key);
     cached(run, heads.value);
   }
-  const bool is_divided = run.sizes.cp > 1;
+  const bool is_divided = run.sizes.cp > 1 && !run.sizes.rings;
   if (is_divided) {
     for (Tensor* each : {&heads.query, &heads.key, &heads.value}) {
       *each = exchanged(run.graph, *each);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/fake_quantize.h"
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
@@ -168,22 +169,22 @@ Tensor decomposed(Graph& graph, Linear& linear, const Tensor& x, const Tensor& r
   return eager::add(graph, of_base, scaled);
 }
 
-Tensor base_output(Graph& graph, const Linear& linear, const Tensor& input) {
-  switch (linear.quantized.kind) {
-    case Quantization::kNone:
-      return eager::linear(graph, input, linear.weight.data, linear.shape, linear.bias.data);
-    case Quantization::kNf4:
-    case Quantization::kFp4:
-      return eager::to(graph, product_4bit(graph, linear, input), input.dtype);
-    case Quantization::kInt8: return product_int8(graph, linear, input);
+// FakeQuantizedLinear.forward: inputs in 8 bits and back, then weights in 4.
+Tensor fake_quantized_product(Graph& graph, Linear& linear, const Tensor& input) {
+  const Tensor x =
+      eager::fake_quantized_rows(graph, input, linear.shape.inputs, linear.fake_scales);
+  Tensor weight;
+  {
+    const InRow row(graph.tape, kFakeQuantizedRow);
+    weight = eager::fake_quantized_groups(graph, linear.weight.data, linear.fake_group);
   }
-  return {};
+  return eager::linear(graph, x, weight, linear.shape, linear.bias.data);
 }
 
 Tensor base_product(Graph& graph, Linear& linear, const Tensor& input) {
   const eager::Module module = {&linear.weight, "base_layer", {&linear.weight, &linear.bias}};
   return eager::call_module(graph, module, input,
-                            [&](const Tensor& x) { return base_output(graph, linear, x); });
+                            [&](const Tensor& x) { return unadapted_product(graph, linear, x); });
 }
 
 // A layer with an adapter, which asks for the type of A.
@@ -222,25 +223,140 @@ Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
   return casts ? eager::to(graph, result, dtype) : result;
 }
 
+// torch.bmm of blocks, each factor in the type of products.
+Tensor batched_product(Graph& graph, const Tensor& left, const Tensor& right) {
+  const Tensor b = eager::in_autocast(graph, right);
+  const Tensor a = eager::in_autocast(graph, left);
+  NodeBuilder node(graph, {&a, &b});
+  if (node.is_needed() && a.requires_grad()) {
+    node.save(b);
+  }
+  if (node.is_needed() && b.requires_grad()) {
+    node.save(a);
+  }
+  const std::int64_t elements = a.elements;
+  const std::int64_t of_blocks = b.elements;
+  const DType dtype = a.dtype;
+  return node.finish(graph.make_product(elements, dtype), [=](BackwardCall& call) {
+    Tensors saved;
+    Tensors gradients(2);
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+      if (call.wants(i)) {
+        saved.push_back(call.saved(saved.size()));
+        gradients[i] = call.graph.make_product(i == 0 ? elements : of_blocks, dtype);
+      }
+    }
+    return gradients;
+  });
+}
+
+// sum.add_(term, alpha): a gradient that is scaled is a tensor of its own.
+Tensor added_in_place(Graph& graph, const Tensor& sum, const Tensor& term, bool is_scaled) {
+  NodeBuilder node(graph, {&sum, &term});
+  return node.finish(sum.detached(), [is_scaled](BackwardCall& call) {
+    const Tensor& gradient = call.gradients[0];
+    Tensor of_term = is_scaled ? call.graph.make(gradient.elements, gradient.dtype) : gradient;
+    return Tensors{std::move(call.gradients[0]), std::move(of_term)};
+  });
+}
+
+// OFTRotationModule._cayley_batch: I + 2 Q + 2 Q^2 + 2 Q^3 + Q^4 of a skew-symmetric matrix for
+// each block, which the parameter fills.
+Tensor rotation_of_blocks(Graph& graph, const Linear& linear) {
+  const std::int64_t elements = linear.shape.inputs * linear.block;
+  const Tensor& values = linear.rotation.data;
+  Tensor skew;
+  {
+    NodeBuilder put(graph, {&values});
+    if (put.is_needed()) {
+      for (const Tensor& each : linear.block_indices) { put.save(each); }
+    }
+    const std::int64_t count = values.elements;
+    const Tensor filled = put.finish(graph.make(elements, values.dtype), [=](BackwardCall& call) {
+      return Tensors{call.graph.make(count, call.gradients[0].dtype)};
+    });
+    skew = eager::subtract(graph, filled, filled);
+  }
+  Tensor sum = graph.make(elements, values.dtype);
+  sum = added_in_place(graph, sum, skew, true);
+  Tensor power = batched_product(graph, skew, skew);
+  sum = added_in_place(graph, sum, power, true);
+  power = batched_product(graph, power, skew);
+  sum = added_in_place(graph, sum, power, true);
+  power = batched_product(graph, power, skew);
+  return added_in_place(graph, sum, power, false);
+}
+
+// peft's OFT Linear.forward: the input in the parameter's type, turned block by block, and back.
+Tensor rotated_product(Graph& graph, Linear& linear, const Tensor& input) {
+  Tensor turned;
+  {
+    const InRow row(graph.tape, kAdapterActivationRow);
+    const Tensor wide = eager::to(graph, input, linear.adapter_dtype);
+    const Tensor blocks = batched_product(graph, wide, rotation_of_blocks(graph, linear));
+    const Tensor laid = eager::laid_out(graph, blocks);
+    turned = eager::to(graph, laid, wide.dtype);
+  }
+  const Tensor result = base_product(graph, linear, eager::to(graph, turned, input.dtype));
+  return eager::to(graph, result, input.dtype);
+}
+
 }  // namespace
+
+Tensor unadapted_product(Graph& graph, Linear& linear, const Tensor& input) {
+  switch (linear.quantized.kind) {
+    case Quantization::kNone:
+      return linear.fake_group > 0
+                 ? fake_quantized_product(graph, linear, input)
+                 : eager::linear(graph, input, linear.weight.data, linear.shape, linear.bias.data);
+    case Quantization::kNf4:
+    case Quantization::kFp4:
+      return eager::to(graph, product_4bit(graph, linear, input), input.dtype);
+    case Quantization::kInt8: return product_int8(graph, linear, input);
+  }
+  return {};
+}
+
+std::int64_t rotated_together(std::int64_t inputs, std::int64_t size) {
+  if (size >= inputs) {
+    return inputs;
+  }
+  std::int64_t above = size;
+  while (inputs % above != 0) { ++above; }
+  std::int64_t below = size;
+  while (inputs % below != 0) { --below; }
+  return size - below <= above - size ? below : above;
+}
 
 Tensor unpacked_weight(Graph& graph, const Linear& linear, DType dtype) {
   return linear.quantized.kind == Quantization::kNone ? linear.weight.data
                                                       : dequantized(graph, linear, dtype);
 }
 
-void load_quantized(Graph& graph, Holder& holder, Linear& linear, std::optional<DType> floats) {
-  const InRow row(graph.tape, kQuantizedRow);
+void load_quantized(Graph& graph, Holder& holder, Linear& linear, std::optional<DType> floats,
+                    const eager::Label& label) {
+  const InRow row(graph.tape, label);
   std::vector<std::int64_t> bytes = quantized_bytes(linear.quantized, linear.shape);
   if (is_4bit(linear.quantized.kind) && floats) {
-    holder.load(linear.weight, kQuantizedRow, {div_ceil(bytes.front(), bytes_of(*floats)), 1},
-                *floats, false);
+    holder.load(linear.weight, label, {div_ceil(bytes.front(), bytes_of(*floats)), 1}, *floats,
+                false);
     bytes.erase(bytes.begin());
   }
   for (const std::int64_t each : bytes) { linear.packed.push_back(graph.make(each, DType::kBool)); }
 }
 
 Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
+  if (linear.rotation.data.is_defined()) {
+    const eager::Module module = {&linear.rotation, "oft", {&linear.rotation}};
+    return eager::call_module(graph, module, input,
+                              [&](const Tensor& x) { return rotated_product(graph, linear, x); });
+  }
+  if (linear.division == Division::kOutputs) {
+    return base_product(graph, linear, eager::with_summed_gradient(graph, input, linear.divided));
+  }
+  if (linear.division == Division::kInputs) {
+    return eager::summed_over_ranks(graph, base_product(graph, linear, input), linear.divided);
+  }
   if (linear.rank == 0) {
     return base_product(graph, linear, input);
   }

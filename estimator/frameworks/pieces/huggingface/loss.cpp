@@ -108,6 +108,41 @@ Tensor chunked_cross_entropy(Graph& graph, const Tensor& logits, const Tensor& l
   });
 }
 
+// Labels behind one more of padding, and from the second on.
+Tensor shifted_by_padding(Graph& graph, const Tensor& labels) {
+  const InRow row(graph.tape, kTokensRow);
+  const Tensor padded = graph.make(labels.elements, DType::kInt64);
+  return graph.make(labels.elements, DType::kInt64);
+}
+
+// F.cross_entropy of each token.
+Tensor token_losses(Graph& graph, const Tensor& logits, const Tensor& labels) {
+  return eager::nll_losses(graph, eager::log_softmax(graph, logits), labels);
+}
+
+Tensor weighted_sum(Graph& graph, const Tensor& losses, const Tensor& weights) {
+  const Tensor weighted = eager::multiply(graph, losses, weights);
+  return eager::scale(graph, eager::sum(graph, weighted, weighted.elements));
+}
+
+// The entropy of the largest logits of each row, without a graph. torch.topk counts digits in
+// blocks of 64 values for each of 256 threads, 256 counts of 16 bits a block (PyTorch
+// aten/src/ATen/native/cuda/TensorTopK.cu mbtopk).
+Tensor entropy_of_largest(Graph& graph, const Tensor& rows, std::int64_t vocab) {
+  constexpr std::int64_t kLargest = 20;
+  constexpr std::int64_t kBlock = 64 * 256;
+  constexpr std::int64_t kCounts = 256;
+  const std::int64_t tokens = rows.elements / vocab;
+  Tensor largest;
+  {
+    const Tensor places = graph.make(tokens * kLargest, DType::kInt64);
+    largest = graph.make(tokens * kLargest, rows.dtype);
+    const Tensor counts = graph.make(tokens * div_ceil(vocab, kBlock) * kCounts, DType::kFp16);
+  }
+  const Tensor probabilities = graph.make(largest.elements, rows.dtype);
+  return graph.make(tokens, rows.dtype);
+}
+
 // Of no token: the sum of nothing.
 Tensor empty_loss(Graph& graph, const Tensor& logits) {
   return eager::scale(graph, eager::mean(graph, logits, logits.elements));
@@ -271,6 +306,61 @@ Tensor loss_again(Graph& graph, const Tensor& logits, const Tensor& labels, cons
   const Tensor losses = uses_liger ? liger_cross_entropy(graph, rows, true)
                                    : eager::cross_entropy(graph, rows, shifted);
   return eager::scale(graph, losses);
+}
+
+Tensor loss_by_probability(Graph& graph, const Tensor& logits, const Tensor& labels,
+                           const HeadShape& shape) {
+  const std::int64_t tokens = shape.tokens - shape.sequences;
+  const Tensor wide = eager::to(graph, logits, DType::kFp32);
+  if (tokens == 0) {
+    return empty_loss(graph, wide);
+  }
+  const Tensor losses = token_losses(graph, wide, shifted_by_padding(graph, labels));
+  const Tensor counted = eager::index(graph, losses, tokens);
+  Tensor probabilities;
+  {
+    const eager::NoGrad no_grad(graph);
+    probabilities = eager::exponential(graph, eager::scale(graph, counted));
+  }
+  return weighted_sum(graph, counted, probabilities);
+}
+
+Tensor loss_by_entropy(Graph& graph, const Tensor& logits, const Tensor& labels,
+                       const HeadShape& shape) {
+  const std::int64_t tokens = shape.tokens - shape.sequences;
+  const Tensor wide = eager::to(graph, logits, DType::kFp32);
+  if (tokens == 0) {
+    return empty_loss(graph, wide);
+  }
+  const Tensor losses = token_losses(graph, wide, shifted_by_padding(graph, labels));
+  const Tensor counted = eager::index(graph, losses, tokens);
+  Tensor entropy;
+  {
+    const eager::NoGrad no_grad(graph);
+    entropy =
+        entropy_of_largest(graph, eager::index(graph, wide, tokens * shape.vocab), shape.vocab);
+  }
+  return weighted_sum(graph, counted, entropy);
+}
+
+Tensor loss_by_entropy_of_rows(Graph& graph, const Tensor& logits, const Tensor& labels,
+                               const HeadShape& shape) {
+  const std::int64_t tokens = shape.tokens - shape.sequences;
+  if (tokens == 0) {
+    return empty_loss(graph, logits);
+  }
+  Tensor rows = eager::slice(graph, logits, tokens * shape.vocab);
+  if (shape.sequences > 1) {
+    rows = eager::laid_out(graph, rows);
+  }
+  Tensor entropy;
+  {
+    const eager::NoGrad no_grad(graph);
+    const Tensor counted = eager::index(graph, rows, rows.elements);
+    entropy = entropy_of_largest(graph, eager::to(graph, counted, DType::kFp32), shape.vocab);
+  }
+  const Tensor counted = eager::index(graph, rows, rows.elements);
+  return weighted_sum(graph, token_losses(graph, counted, labels.viewed(tokens)), entropy);
 }
 
 Tensor loss_per_token(Graph& graph, const Tensor& logits, const Tensor& labels,

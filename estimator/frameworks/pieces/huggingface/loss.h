@@ -61,4 +61,17 @@ eager::Tensor loss_per_token(eager::Graph& graph, const eager::Tensor& logits,
                              const eager::Tensor& labels, const HeadShape& shape,
                              std::int64_t chunk);
 
+// The sum over tokens that count, all but the last of each sequence, of their cross entropy in fp32
+// times a constant: their own probability, or the entropy of their 20 largest logits. Sources:
+// LLaMA-Factory ff6d4d1 src/llamafactory/train/trainer_utils.py dft_loss_func, eaft_loss_func;
+// ms-swift 3602360 swift/trainers/utils.py per_token_loss_func (enable_dft_loss).
+eager::Tensor loss_by_probability(eager::Graph& graph, const eager::Tensor& logits,
+                                  const eager::Tensor& labels, const HeadShape& shape);
+eager::Tensor loss_by_entropy(eager::Graph& graph, const eager::Tensor& logits,
+                              const eager::Tensor& labels, const HeadShape& shape);
+// The same of copies of the rows that count, in the logits' type; of several sequences behind a
+// copy of all but their last tokens (axolotl 067b021 monkeypatch/loss/eaft.py).
+eager::Tensor loss_by_entropy_of_rows(eager::Graph& graph, const eager::Tensor& logits,
+                                      const eager::Tensor& labels, const HeadShape& shape);
+
 }  // namespace shardplan::huggingface

@@ -22,7 +22,9 @@ Sizes sizes_of(const Job& job, const Plan& plan) {
           .head_dim = job.model.head_dim,
           .query_heads = s.query_heads,
           .key_heads = s.key_value_heads,
-          .cp = plan.cp};
+          .cp = plan.cp,
+          .rings = plan.cp > 1 && plan.cp_method != CpMethod::kA2a,
+          .tp = plan.tp};
 }
 
 }  // namespace
@@ -37,7 +39,9 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
            .job = job,
            .family = class_,
            .sizes = sizes_,
-           .recomputes = plan.recompute.granularity == RecomputeGranularity::kFull} {
+           .recomputes = plan.recompute.granularity == RecomputeGranularity::kFull,
+           .gathers_keys = plan.cp_method == CpMethod::kAllGather},
+      filter_(job.name_rules) {
   weights_ = job.profile.weights_dtype;
   compute_ = compute_dtype(plan);
   ends_ = job.profile.wide_ends ? DType::kFp32 : weights_;
@@ -45,6 +49,28 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
   // The Trainer has use_cache False, as layers have that are computed again.
   run_.cache = run_.recomputes || job.profile.loop == TrainerLoop::kTrainer ? nullptr : &cache_;
   layers_.resize(job.model.layers.size());
+  predictions_.resize(static_cast<std::size_t>(class_.idle_predictions));
+  divided_ =
+      job.profile.tensor_parallel_dtensors ? eager::Divided::kDtensor : eager::Divided::kPlain;
+  const ActivationOffload kind = job.profile.activation_offload;
+  hosts_inputs_ = plan.offload.activations && kind == ActivationOffload::kLayerInputs;
+  if (plan.offload.activations && !hosts_inputs_) {
+    host_tensors_ =
+        std::make_shared<eager::HostTensors>(graph, kind == ActivationOffload::kStreams,
+                                             job.profile.offload_spares_weights && plan.zero == 0);
+  }
+}
+
+Tensor CausalLm::reentrant(const Tensor& input, const eager::CheckpointedFunction& run) {
+  return hosts_inputs_ ? eager::host_checkpoint(graph_, input, run)
+                       : eager::reentrant_checkpoint(graph_, input, run);
+}
+
+// LLaMA-Factory ff6d4d1 model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func:
+// layers without trained parameters run plainly, the input of others asks for a gradient.
+bool CausalLm::checkpoints(std::size_t index) const {
+  return run_.checkpoints_layer() &&
+         (job_.profile.checkpoints_frozen || layers_[index].is_trained || !trains_all_);
 }
 
 // GradientCheckpointingLayer: hooks of the module itself run within its checkpoint, which with
@@ -54,25 +80,26 @@ Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
   const auto run = [this, index](const Tensor& x) {
     return layer_forward(run_, layers_[index], index, shared_, x);
   };
-  const bool is_reentrant = run_.recomputes && job_.profile.reentrant_checkpoint;
+  const bool is_reentrant =
+      run_.recomputes && checkpoints(index) && (job_.profile.reentrant_checkpoint || hosts_inputs_);
   if (is_reentrant && holder_.is_within_checkpoints()) {
-    return eager::reentrant_checkpoint(graph_, input, [this, group, run](const Tensor& x) {
+    return reentrant(input, [this, group, run](const Tensor& x) {
       return holder_.leave(group, run(holder_.enter(group, x)));
     });
   }
   Tensor output;
   {
     const Tensor entered = holder_.enter(group, input);
-    output = is_reentrant               ? eager::reentrant_checkpoint(graph_, entered, run)
-             : run_.checkpoints_layer() ? eager::checkpoint(graph_, entered, run)
-                                        : run(entered);
+    output = is_reentrant         ? reentrant(entered, run)
+             : checkpoints(index) ? eager::checkpoint(graph_, entered, run)
+                                  : run(entered);
   }
   return holder_.leave(group, output);
 }
 
-// enable_input_require_grads, for the model's own checkpoints.
+// For the model's own checkpoints.
 Tensor CausalLm::with_gradient(const Tensor& hidden) {
-  const bool asks = run_.checkpoints_layer() && !trains_all_ && !hidden.requires_grad();
+  const bool asks = run_.checkpoints_layer() && !hidden.requires_grad();
   // What accumulates its gradient holds a leaf.
   return asks ? graph_.make_leaf(hidden, [leaf = hidden.detached()](const Tensor&) {}) : hidden;
 }
@@ -87,7 +114,9 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   if (!job_.model.tied_embeddings) {
     hidden = holder_.leave({kEmbedding}, hidden);
   }
-  hidden = with_gradient(hidden);
+  if (asks_for_inputs()) {
+    hidden = with_gradient(hidden);
+  }
   if (class_.embedding_scale == EmbeddingScale::kBehindModule) {
     hidden = eager::scale(graph_, hidden);
   }
@@ -95,7 +124,9 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   call_rotary();
   shared_ = shared_by_layers(graph_, job_, run_.attention_sizes(),
                              {.table = table_.data.dtype, .norms = ends_});
-  for (std::size_t i = 0; i < layers_.size(); ++i) { hidden = layer_output(i, hidden); }
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    hidden = layer_output(i, checkpoints(i) ? with_gradient(hidden) : hidden);
+  }
   hidden = apply_norm(run_, final_norm_, holder_.enter({kFinalNorm}, hidden));
   if (!run_.recomputes) {
     drop_shared();
@@ -122,8 +153,8 @@ Tensor CausalLm::all_logits(const Tensor& hidden) {
 Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
   logits = all_logits(hidden);
   const Tensor wide = eager::to(graph_, logits, DType::kFp32);
-  Tensor shifted;
-  {
+  Tensor shifted = sizes_.rings ? labels : Tensor{};
+  if (!sizes_.rings) {
     const InRow row(graph_.tape, kTokensRow);
     const Tensor padded = graph_.make(labels.elements, DType::kInt64);
     shifted = graph_.make(labels.elements, DType::kInt64);
@@ -154,7 +185,10 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
   switch (job_.profile.head_loss) {
     case HeadLoss::kStock:
     case HeadLoss::kTwice: return stock_loss(hidden, labels, logits);
-    case HeadLoss::kPerToken: logits = all_logits(hidden); return {};
+    case HeadLoss::kPerToken:
+    case HeadLoss::kByProbability:
+    case HeadLoss::kByEntropy:
+    case HeadLoss::kByEntropyOfRows: logits = all_logits(hidden); return {};
     case HeadLoss::kChunked: return chunked_loss(graph_, hidden, head().data, shape);
     case HeadLoss::kFusedLinear:
       return fused_linear_loss(graph_, hidden, head().data, shape,
@@ -166,9 +200,16 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
 
 Tensor CausalLm::loss_of_loop(const Tensor& logits, const Tensor& labels) {
   const InRow row(graph_.tape, kLogitsRow);
-  return job_.profile.head_loss == HeadLoss::kTwice
-             ? loss_again(graph_, logits, labels, head_shape(), run_.uses_liger())
-             : loss_per_token(graph_, logits, labels, head_shape(), job_.profile.loss_chunk_tokens);
+  switch (job_.profile.head_loss) {
+    case HeadLoss::kTwice:
+      return loss_again(graph_, logits, labels, head_shape(), run_.uses_liger());
+    case HeadLoss::kByProbability: return loss_by_probability(graph_, logits, labels, head_shape());
+    case HeadLoss::kByEntropy: return loss_by_entropy(graph_, logits, labels, head_shape());
+    case HeadLoss::kByEntropyOfRows:
+      return loss_by_entropy_of_rows(graph_, logits, labels, head_shape());
+    default:
+      return loss_per_token(graph_, logits, labels, head_shape(), job_.profile.loss_chunk_tokens);
+  }
 }
 
 void CausalLm::drop_shared() {
@@ -180,8 +221,12 @@ void CausalLm::drop_shared() {
 Tensor CausalLm::forward() {
   const InRow tokens_row(graph_.tape, kTokensRow);
   graph_.tape.begin(MomentKind::kForward);
-  const Tensor token_ids = graph_.make(sizes_.tokens, DType::kInt64);
-  const Tensor labels = graph_.make(sizes_.tokens, DType::kInt64);
+  // context_parallel leaves this rank's part in the front of tensors of all ranks, of which there
+  // are three more: shifted labels, the attention mask and positions.
+  const std::int64_t given = sizes_.rings ? sizes_.tokens * sizes_.cp : sizes_.tokens;
+  const Tensor token_ids = graph_.make(given, DType::kInt64).viewed(sizes_.tokens);
+  const Tensor labels = graph_.make(given, DType::kInt64).viewed(sizes_.tokens);
+  const Tensor others = graph_.make(sizes_.rings ? 3 * given : 0, DType::kInt64);
   Tensor logits;
   Tensor own_loss;
   Tensor output = call_whole(token_ids, [&](const Tensor& ids) {
@@ -213,6 +258,7 @@ Tensor CausalLm::forward() {
 
 void CausalLm::train(bool syncs, std::optional<DType> autocast) {
   holder_.begin_microbatch(syncs);
+  const eager::WithHooks hooks(graph_, host_tensors_);
   graph_.tape.enter_thread(false);
   graph_.autocast = autocast;
   const Tensor loss = forward();
@@ -222,10 +268,21 @@ void CausalLm::train(bool syncs, std::optional<DType> autocast) {
   graph_.tape.begin(MomentKind::kLossBackward);
   graph_.tape.enter_thread(true);
   graph_.backward(loss, {});
+  if (host_tensors_ != nullptr) {
+    host_tensors_->clear();
+  }
   graph_.tape.begin(MomentKind::kReduction);
   holder_.end_backward();
   graph_.drop_graph();
   drop_shared();
+}
+
+std::int64_t CausalLm::most_host_bytes() const {
+  if (hosts_inputs_) {
+    const std::int64_t layers = job_.model.num_layers();
+    return layers * sizes_.tokens * sizes_.hidden * bytes_of(table_.data.dtype);
+  }
+  return host_tensors_ == nullptr ? 0 : host_tensors_->most_bytes();
 }
 
 }  // namespace shardplan::huggingface

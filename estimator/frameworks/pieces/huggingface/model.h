@@ -5,60 +5,92 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/checkpoint.h"
 #include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/eager/offload.h"
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/frameworks/pieces/huggingface/holder.h"
 #include "estimator/frameworks/pieces/huggingface/layer.h"
 #include "estimator/frameworks/pieces/huggingface/loss.h"
+#include "estimator/frameworks/pieces/huggingface/weights/parameter_names.h"
 #include "estimator/plan/job.h"
+#include "estimator/plan/tower.h"
 
 namespace shardplan::huggingface {
+
+// A module of multi-token prediction: norms of an embedding and a hidden state, their projection, a
+// layer like the last, and a norm.
+struct PredictionModule {
+  Norm embedding_norm, hidden_norm, final_norm;
+  Linear projection;
+  Layer layer;
+};
 
 class CausalLm {
  public:
   CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Plan& plan);
 
-  // Puts the weights on the GPU.
-  void build();
+  // Puts the weights on the GPU, and tells their names to who asks.
+  void build(std::vector<NamedParameter>* named = nullptr);
   // A microbatch there and back, under autocast to that type, if any; `syncs` as the holder has it.
   void train(bool syncs, std::optional<DType> autocast = std::nullopt);
   // What the optimizer updates, in the order of model.parameters().
   std::vector<eager::Parameter*> trained();
+  // Of saved tensors on the host, the most at once, in page-locked memory.
+  std::int64_t most_host_bytes() const;
 
  private:
   // To the loss.
   eager::Tensor forward();
   // What layers share goes with the forward pass, or with the backward pass that runs them again.
   void drop_shared();
-  void build_linear(Linear& linear, LinearLayer place, eager::LinearShape shape, bool has_bias);
+  // A name within the module that is being built: "q_proj" and ".weight".
+  struct Name {
+    std::string_view module;
+    std::string_view leaf;
+  };
+  std::string full_name(const Name& name) const;
+  bool trains(const Name& name, const Shape& shape);
+  void load(eager::Parameter& parameter, const Name& name, const Shape& shape, DType dtype);
+  void build_tower();
+  void build_tower_linear(const TowerTensor& tensor);
+  void build_linear(Linear& linear, LinearLayer place, std::string_view name,
+                    eager::LinearShape shape, bool has_bias);
+  void build_adapter(Linear& linear);
   void build_attention(Layer& layer);
   void build_latent(Layer& layer);
   void build_mixer(Layer& layer, const LayerSpec& spec);
   void build_delta_net(DeltaNet& net);
   void build_convolution(ShortConvolution& mixer);
   void build_mamba(Mamba& mixer);
-  // A product beside which no adapter stands.
-  void build_plain(Linear& linear, eager::LinearShape shape, bool has_bias);
+  void build_selective(SelectiveScan& mixer);
+  void build_prediction(PredictionModule& module);
+  void load_packed(Linear& linear);
+  void build_head();
   void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
-  void build_norm(Norm& norm, std::int64_t width);
+  void build_norm(Norm& norm, std::string_view name, std::int64_t width);
+  void build_norms(Layer& layer);
   void build_layer(Layer& layer, std::size_t place);
   void build_experts(Layer& layer);
   // Of all experts together.
-  void load_experts(Experts& experts, eager::Parameter& weights, eager::LinearShape shape);
-  void load_end(eager::Parameter& table, bool has_copy);
-  eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_; }
+  void load_experts(Experts& experts, eager::Parameter& weights, std::string_view name,
+                    eager::LinearShape shape);
+  void load_end(eager::Parameter& table, std::string_view name, std::int64_t rows, bool has_copy);
+  eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_.weight; }
   bool reads_head() const {
     return job_.profile.head_loss != HeadLoss::kStock && !loop_takes_loss();
   }
-  bool loop_takes_loss() const {
-    const HeadLoss kind = job_.profile.head_loss;
-    return kind == HeadLoss::kTwice || kind == HeadLoss::kPerToken;
-  }
+  // Of the logits that the model returns; all but kTwice leave out the model's own.
+  bool loop_takes_loss() const { return takes_logits(job_.profile.head_loss); }
+  bool checkpoints(std::size_t index) const;
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
+  eager::Tensor reentrant(const eager::Tensor& input, const eager::CheckpointedFunction& run);
   eager::Tensor embed(const eager::Tensor& token_ids);
   void call_rotary();
   eager::Tensor head_product(const eager::Tensor& hidden);
@@ -66,6 +98,8 @@ class CausalLm {
   eager::Tensor call_whole(const eager::Tensor& token_ids, const eager::CheckpointedFunction& run);
   eager::Module whole();
   void read_head();
+  // enable_input_require_grads hooks into the embedding.
+  bool asks_for_inputs() const { return !trains_all_ || job_.profile.checkpoints_frozen; }
   eager::Tensor with_gradient(const eager::Tensor& hidden);
   eager::Tensor decoder(const eager::Tensor& token_ids);
   HeadShape head_shape() const;
@@ -85,14 +119,26 @@ class CausalLm {
   DType weights_ = DType::kBf16;
   DType compute_ = DType::kBf16;
   DType ends_ = DType::kBf16;  // of norms, embedding and head
-  bool trains_all_ = true;
+  bool trains_all_ = true;     // but for what name_rules freeze; else adapters
+  const NameFilter filter_;
+  std::vector<NamedParameter>* named_ = nullptr;  // who asks for names
+  std::string_view class_path_ = "model.";        // of the module that is being built
+  std::int64_t layer_ = -1;
+  std::string_view module_;
+  bool is_layer_trained_ = false;  // some of its parameters
+  bool builds_tower_ = false;
+  std::deque<Linear> tower_;  // one for each of its tensors
   eager::Parameter table_;
-  eager::Parameter head_;                   // where it is not the table
+  Linear head_;                             // where it is not the table
   std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
+  std::vector<PredictionModule> predictions_;  // that never run
   Norm final_norm_;
   SharedByLayer shared_;
   eager::Tensors cache_;  // which the model returns with its outputs
+  eager::Divided divided_ = eager::Divided::kDtensor;
+  bool hosts_inputs_ = false;                         // of layers that are computed again
+  std::shared_ptr<eager::HostTensors> host_tensors_;  // none: saved tensors stay on the GPU
 };
 
 }  // namespace shardplan::huggingface

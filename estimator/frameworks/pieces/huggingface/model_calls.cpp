@@ -1,4 +1,5 @@
 // Calls of the model's modules, into which others hook.
+#include "estimator/frameworks/pieces/eager/collectives.h"
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/model.h"
 
@@ -14,7 +15,7 @@ Tensor CausalLm::embed(const Tensor& token_ids) {
         const Tensor hidden = eager::embedding(graph_, x, table_.data,
                                                {.rows = sizes_.vocab, .width = sizes_.hidden});
         const bool is_first = graph_.modules != nullptr && !graph_.modules->comes_first();
-        return is_first ? with_gradient(hidden) : hidden;
+        return is_first && asks_for_inputs() ? with_gradient(hidden) : hidden;
       });
 }
 
@@ -25,10 +26,27 @@ void CausalLm::call_rotary() {
 }
 
 Tensor CausalLm::head_product(const Tensor& hidden) {
-  return eager::call_module(graph_, {this, "lm_head", {&head()}}, hidden, [&](const Tensor& x) {
-    return eager::linear(graph_, x, head().data,
-                         {.inputs = sizes_.hidden, .outputs = sizes_.vocab});
-  });
+  // Its input comes back too soon for the host (OffloadActivations' hooks of an output head).
+  const eager::WithHooks hooks(
+      graph_, host_tensors_ == nullptr ? nullptr : std::make_shared<eager::StayingTensors>());
+  const auto product = [&](const Tensor& x) {
+    if (sizes_.tp > 1) {
+      const Tensor given = eager::with_summed_gradient(graph_, x, divided_);
+      const Tensor own =
+          eager::linear(graph_, given, head().data,
+                        {.inputs = sizes_.hidden, .outputs = sizes_.vocab / sizes_.tp});
+      return eager::gathered_columns(graph_, own, sizes_.tp, divided_);
+    }
+    return job_.model.tied_embeddings
+               ? eager::linear(graph_, x, table_.data,
+                               {.inputs = sizes_.hidden, .outputs = sizes_.vocab})
+               : unadapted_product(graph_, head_, x);
+  };
+  Module module = {this, "lm_head", {&head()}};
+  if (head_.bias.data.is_defined()) {
+    module.parameters.push_back(&head_.bias);
+  }
+  return eager::call_module(graph_, module, hidden, product);
 }
 
 Tensor CausalLm::call_decoder(const Tensor& token_ids) {

@@ -51,7 +51,9 @@ struct ModelClass {
   bool scales_residuals = false;
   bool scales_logits = false;
   bool widens_logits = false;    // which the loss would cast to fp32 anyway
+  bool scales_queries = false;   // by their positions, behind the rotary embedding
   bool has_one_qkv = false;      // one projection of queries, keys and values
+  bool splits_qkv = false;       // by head, whose parts are put together in backward (GPT-NeoX)
   bool has_one_gate_up = false;  // and one of gate and up
   bool runs_shared_experts_first = false;
   // A delta net's projections are two in place of four.
@@ -63,6 +65,16 @@ struct ModelClass {
   // Layers with a window have cosines and sines of their own.
   bool has_rotary_by_window = false;
   AdaptedExperts adapted_experts = AdaptedExperts::kNever;
+  // Its plan of tensor parallelism is Llama's: q, k, v, gate and up by outputs, output and down by
+  // inputs, the head by outputs that are gathered (configuration_<family>.py base_model_tp_plan).
+  bool has_llama_tp_plan = true;
+  // Of peft's list of state-space models (tuners/tuners_utils.py, mamba_model_types).
+  bool refuses_adapted_outputs = false;
+  // Modules of multi-token prediction that are loaded beside the layers and never run, as published
+  // configs have it (MiMo's own code).
+  std::int64_t idle_predictions = 0;
+  // Numbers multiply inputs of mixers, keys, gates and what FFNs give (Falcon-H1).
+  bool scales_parts = false;
 };
 
 // A family without a row is Llama's.
@@ -79,14 +91,24 @@ inline constexpr ModelParts kModelParts = {ModelPart::kAllHeadNorms,  ModelPart:
                                            ModelPart::kClampedSwiglu, ModelPart::kBiasedRouter,
                                            ModelPart::kBiasedExperts, ModelPart::kShortConvolution,
                                            ModelPart::kMamba2,        ModelPart::kSingleParts,
-                                           ModelPart::kGatedDelta,    ModelPart::kAttentionGate};
+                                           ModelPart::kGatedDelta,    ModelPart::kAttentionGate,
+                                           ModelPart::kMamba1,        ModelPart::kParallelMixers,
+                                           ModelPart::kHeadBias};
 
 // Layers whose tokens a recurrence or a convolution mixes.
 bool has_recurrences(const ModelSpec& model);
 inline constexpr const char* kRecurrenceAssumption =
     "recurrences and convolutions run by PyTorch's operators, as where the packages fla, mamba_ssm "
-    "and causal_conv1d are missing, which keep far less; adapters are on attention and FFN alone, "
-    "and what the host takes to launch the operators of every chunk is not in the step's time";
+    "and causal_conv1d are missing, which keep far less, and what the host takes to launch the "
+    "operators of every chunk is not in the step's time";
+
+inline constexpr const char* kTowerAssumption =
+    "batches are text alone: the tower for pictures or sound is loaded and never called, and what "
+    "a "
+    "program gives it so that ranks do not wait for each other, a small picture, is not counted";
+inline constexpr const char* kNamesAssumption =
+    "a step of a partly trained model takes as long as that of one that is trained whole, but for "
+    "the optimizer and what is reduced";
 
 // Elements of a head that are turned.
 std::int64_t rotary_width(const ModelSpec& model);

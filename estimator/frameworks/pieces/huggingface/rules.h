@@ -62,6 +62,27 @@ inline constexpr ValidityRule kLigerOfFamily = {
                               "off");
         }};
 
+// Losses that read the head's weight in place of calling the head have neither its bias nor a
+// packed weight.
+inline constexpr ValidityRule kLossesOfPlainHeads = {
+    .name = "unsupported: head_loss",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const HeadLoss kind = job.profile.head_loss;
+          const bool calls_head =
+              kind == HeadLoss::kStock || kind == HeadLoss::kPerToken || kind == HeadLoss::kTwice;
+          return !calls_head && (job.model.head_bias || job.quantized.takes_head);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "head_loss",
+                              std::string(name_of(job.profile.head_loss)) +
+                                  (job.model.head_bias ? " with a head that has a bias"
+                                                       : " with a head that is quantized"),
+                              "stock");
+        }};
+
 // GptOssAttention: scaled_dot_product_attention and FlashAttention 2 take no sinks.
 inline constexpr ValidityRule kSinksAreEager = {
     .name = "unsupported: attention_backend",
@@ -124,8 +145,11 @@ inline constexpr ValidityRule kSequencesOfGroups = {
     .reads = {PlanField::kCp},
     .broken =
         [](const Job& job, const Plan& plan) {
+          using enum HeadLoss;
           const HeadLoss kind = job.profile.head_loss;
-          return plan.cp > 1 && (kind == HeadLoss::kChunked || kind == HeadLoss::kFusedLinear);
+          return plan.cp > 1 &&
+                 (kind == kChunked || kind == kFusedLinear || kind == kByProbability ||
+                  kind == kByEntropy || kind == kByEntropyOfRows);
         },
     .explain =
         [](const Job& job, const Plan& plan) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/pieces/huggingface/linear.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/weights/parameter_names.h"
 #include "estimator/plan/number.h"
 
 namespace shardplan::huggingface {
@@ -65,26 +67,86 @@ std::int64_t norm_elements(const ModelSpec& model) {
   return (model.layer_norm && model.norm_bias ? 2 : 1) * model.hidden;
 }
 
-std::int64_t delta_elements(const ModelSpec& model) {
-  const DeltaSpec& delta = model.delta;
+std::int64_t mamba_channels(const MambaSpec& mamba) {
+  return mamba.inner + 2 * mamba.groups * mamba.state;
+}
+
+// Beside their projections.
+std::int64_t delta_elements(const DeltaSpec& delta) {
   const std::int64_t channels = 2 * delta.key_width() + delta.value_width();
-  const std::int64_t projected = channels + delta.value_width() + 2 * delta.value_heads;
-  return model.hidden * (projected + delta.value_width()) + channels * delta.convolution +
-         2 * delta.value_heads + delta.value_head_dim;
+  return channels * delta.convolution + 2 * delta.value_heads + delta.value_head_dim;
 }
 
 std::int64_t mamba_elements(const ModelSpec& model) {
   const MambaSpec& mamba = model.mamba;
-  const std::int64_t channels = mamba.inner + 2 * mamba.groups * mamba.state;
+  const std::int64_t channels = mamba_channels(mamba);
   const std::int64_t projected = mamba.inner + channels + mamba.num_heads;
-  const std::int64_t biases = mamba.projection_bias ? projected + model.hidden : 0;
-  return model.hidden * (projected + mamba.inner) + biases + 3 * mamba.num_heads + mamba.inner +
+  return (mamba.projection_bias ? projected + model.hidden : 0) + 3 * mamba.num_heads +
+         (mamba.gated_norm ? mamba.inner : 0) +
          channels * (mamba.convolution + (mamba.convolution_bias ? 1 : 0));
+}
+
+std::int64_t selective_elements(const ModelSpec& model) {
+  const MambaSpec& mamba = model.mamba;
+  const std::int64_t columns =
+      mamba.convolution + (mamba.convolution_bias ? 1 : 0) + mamba.state + 1 + 1;
+  return mamba.inner * columns + mamba.step_rank + 2 * mamba.state +
+         (mamba.projection_bias ? 2 * mamba.inner + model.hidden : 0);
 }
 
 std::int64_t convolution_elements(const ModelSpec& model) {
   const ShortConvolutionSpec& spec = model.short_convolution;
-  return model.hidden * (4 * model.hidden + spec.tokens + (spec.has_bias ? 3 + 1 + 1 : 0));
+  return model.hidden * (spec.tokens + (spec.has_bias ? 3 + 1 + 1 : 0));
+}
+
+void add_delta_net(LinearWeights& weights, const ModelSpec& model) {
+  using enum LinearLayer;
+  const DeltaSpec& delta = model.delta;
+  const std::int64_t channels = 2 * delta.key_width() + delta.value_width();
+  if (class_of(model).joins_delta_projections) {
+    weights.add({kMixerInput, model.hidden, channels + delta.value_width()});
+    weights.add({kMixerScalars, model.hidden, 2 * delta.value_heads});
+  } else {
+    weights.add({kMixerInput, model.hidden, channels});
+    weights.add({kMixerGate, model.hidden, delta.value_width()});
+    weights.add({kMixerScalars, model.hidden, delta.value_heads});
+    weights.add({kMixerScalars, model.hidden, delta.value_heads});
+  }
+  weights.add({kMixerOutput, delta.value_width(), model.hidden});
+}
+
+void add_mamba(LinearWeights& weights, const ModelSpec& model) {
+  using enum LinearLayer;
+  const MambaSpec& mamba = model.mamba;
+  weights.add({kMixerInput, model.hidden, mamba.inner + mamba_channels(mamba) + mamba.num_heads});
+  weights.add({kMixerOutput, mamba.inner, model.hidden});
+}
+
+void add_selective(LinearWeights& weights, const ModelSpec& model) {
+  using enum LinearLayer;
+  const MambaSpec& mamba = model.mamba;
+  weights.add({kMixerInput, model.hidden, 2 * mamba.inner});
+  weights.add({kMixerScalars, mamba.inner, mamba.step_rank + 2 * mamba.state});
+  weights.add({kMixerScalars, mamba.step_rank, mamba.inner});
+  weights.add({kMixerOutput, mamba.inner, model.hidden});
+}
+
+void add_mixer(LinearWeights& weights, const ModelSpec& model, const LayerSpec& layer) {
+  using enum LinearLayer;
+  switch (layer.mixer) {
+    case MixerKind::kAttention: add_attention(weights, model); break;
+    case MixerKind::kGatedDelta: add_delta_net(weights, model); break;
+    case MixerKind::kMamba1: add_selective(weights, model); break;
+    case MixerKind::kMamba2: add_mamba(weights, model); break;
+    case MixerKind::kShortConvolution:
+      weights.add({kMixerInput, model.hidden, 3 * model.hidden});
+      weights.add({kMixerOutput, model.hidden, model.hidden});
+      break;
+    default: break;
+  }
+  if (layer.has_mamba_beside) {
+    add_mamba(weights, model);
+  }
 }
 
 // Norms and biases of attention, and sinks.
@@ -110,19 +172,21 @@ std::int64_t expert_elements(const ModelSpec& model) {
   const std::int64_t biases = moe.biased_experts ? wide + model.hidden : 0;
   const bool has_router_bias = moe.router_bias || moe.biased_router;
   return moe.num_experts * (model.hidden * (wide + moe.expert_ffn + 1) + biases) +
-         (has_router_bias ? moe.num_experts : 0) + (moe.shared_gate ? model.hidden : 0);
+         (has_router_bias ? moe.num_experts : 0);
 }
 
 // Norms, biases, a delta net and what experts have.
 std::int64_t other_elements(const ModelSpec& model, const LayerSpec& layer) {
   std::int64_t elements = model.norms_per_layer * norm_elements(model);
   switch (layer.mixer) {
-    case MixerKind::kGatedDelta: elements += delta_elements(model); break;
+    case MixerKind::kGatedDelta: elements += delta_elements(model.delta); break;
     case MixerKind::kShortConvolution: elements += convolution_elements(model); break;
+    case MixerKind::kMamba1: elements += selective_elements(model); break;
     case MixerKind::kMamba2: elements += mamba_elements(model); break;
     case MixerKind::kNone: break;
     default: elements += other_attention_elements(model, layer);
   }
+  elements += layer.has_mamba_beside ? mamba_elements(model) : 0;
   if (layer.is_moe) {
     return elements + expert_elements(model);
   }
@@ -154,11 +218,12 @@ std::int64_t sum_over_layers(const ModelSpec& model, Function elements_of) {
 
 LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer) {
   LinearWeights weights;
-  if (layer.mixer == MixerKind::kAttention) {
-    add_attention(weights, model);
-  }
+  add_mixer(weights, model, layer);
   if (layer.has_ffn) {
     add_ffn(weights, model, layer.is_moe ? model.moe.shared_ffn : model.ffn);
+  }
+  if (layer.is_moe && model.moe.shared_gate) {
+    weights.add({LinearLayer::kSharedGate, model.hidden, 1});
   }
   return weights;
 }
@@ -183,7 +248,8 @@ bool names_experts(const Job& job) {
 }  // namespace
 
 bool has_adapter(const Job& job, LinearLayer place) {
-  return job.adapters.rank > 0 && job.adapters.is_on(place) &&
+  const bool is_left_out = place == LinearLayer::kMixerOutput && refuses_adapted_outputs(job.model);
+  return job.adapters.rank > 0 && job.adapters.is_on(place) && !is_left_out &&
          !(is_of_ffn(place) && names_experts(job));
 }
 
@@ -195,6 +261,20 @@ double num_adapters(const Job& job, const LayerSpec& layer) {
   return number(std::count_if(weights.begin(), weights.end(), [&job](const LinearWeight& weight) {
     return has_adapter(job, weight.place);
   }));
+}
+
+bool has_adapters(const Job& job) {
+  const auto has_one = [&job](const LayerSpec& layer) {
+    const LinearWeights weights = linear_weights(job.model, layer);
+    return std::any_of(weights.begin(), weights.end(), [&job](const LinearWeight& weight) {
+      return has_adapter(job, weight.place);
+    });
+  };
+  return !expert_adapters(job).are_none() || std::ranges::any_of(job.model.layers, has_one);
+}
+
+bool refuses_adapted_outputs(const ModelSpec& model) {
+  return class_of(model).refuses_adapted_outputs;
 }
 
 ExpertAdapters expert_adapters(const Job& job) {
@@ -210,7 +290,8 @@ ExpertAdapters expert_adapters(const Job& job) {
 
 std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t tables = model.tied_embeddings ? 1 : 2;
-  std::int64_t elements = tables * model.vocab * model.hidden + norm_elements(model);
+  std::int64_t elements = tables * model.vocab * model.hidden + norm_elements(model) +
+                          (model.head_bias ? model.vocab : 0);
   return elements + sum_over_layers(model, [&](const LayerSpec& layer) {
            std::int64_t of_layer = other_elements(model, layer);
            for (const LinearWeight& weight : linear_weights(model, layer)) {
@@ -220,15 +301,26 @@ std::int64_t model_elements(const ModelSpec& model) {
          });
 }
 
+namespace {
+
+// Of one linear layer: B and A, and DoRA's magnitudes; or what OFT's blocks have above their
+// diagonals.
+std::int64_t adapter_elements(const Adapters& adapters, const LinearWeight& weight) {
+  if (adapters.kind == AdapterKind::kOft) {
+    return weight.inputs * (rotated_together(weight.inputs, adapters.rank) - 1) / 2;
+  }
+  return adapters.rank * (weight.inputs + weight.outputs) +
+         (adapters.decomposes_weights ? weight.outputs : 0);
+}
+
+}  // namespace
+
 std::int64_t adapter_elements(const Job& job) {
   const MoeSpec& moe = job.model.moe;
   return sum_over_layers(job.model, [&](const LayerSpec& layer) {
     std::int64_t of_layer = 0;
     for (const LinearWeight& weight : linear_weights(job.model, layer)) {
-      const std::int64_t magnitudes = job.adapters.decomposes_weights ? weight.outputs : 0;
-      of_layer += has_adapter(job, weight.place)
-                      ? job.adapters.rank * (weight.inputs + weight.outputs) + magnitudes
-                      : 0;
+      of_layer += has_adapter(job, weight.place) ? adapter_elements(job.adapters, weight) : 0;
     }
     if (layer.is_moe) {
       const ExpertAdapters ranks = expert_adapters(job);
@@ -241,8 +333,16 @@ std::int64_t adapter_elements(const Job& job) {
 }
 
 double trained_share(const Job& job) {
+  if (!job.name_rules.empty()) {
+    return share_by_names(job);
+  }
   return job.adapters.rank == 0 ? 1
                                 : number(adapter_elements(job)) / number(model_elements(job.model));
+}
+
+bool finds_unused(const Job& job, const Plan& plan) {
+  return job.profile.finds_unused || (job.profile.loop == TrainerLoop::kTrainer &&
+                                      plan.recompute.granularity == RecomputeGranularity::kNone);
 }
 
 DType compute_dtype(const Plan& plan) {

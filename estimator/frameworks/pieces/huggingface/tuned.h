@@ -25,11 +25,12 @@ class LinearWeights {
   const LinearWeight* end() const { return weights_.data() + count_; }
 
  private:
-  static constexpr std::size_t kMost = 8;  // latent attention, and an FFN
+  static constexpr std::size_t kMost = 12;  // attention beside a state space, and an FFN
   std::array<LinearWeight, kMost> weights_{};
   std::size_t count_ = 0;
 };
-// All but the routers; weights of experts are none.
+// Those of attention or what mixes tokens in its place, and of an FFN or shared experts; routers
+// and weights of experts are none.
 LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer);
 
 // Whether a linear layer of that place has an adapter. Projections of latent attention are those of
@@ -37,6 +38,11 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer);
 bool has_adapter(const Job& job, LinearLayer place);
 // Adapters on linear layers of one layer; those on whole weights of experts are none of them.
 double num_adapters(const Job& job, const LayerSpec& layer);
+// Whether any linear layer or expert of the model has one.
+bool has_adapters(const Job& job);
+// peft refuses adapters on output projections of state spaces, whose kernels take the weight alone
+// (tuners/tuners_utils.py _check_lora_target_modules_mamba): adapters on all layers leave them out.
+bool refuses_adapted_outputs(const ModelSpec& model);
 // Layers without experts, and shared experts, whose projections are linear layers.
 bool has_ffn_modules(const ModelSpec& model);
 // Ranks of the adapters on all experts of a layer, and on their router; 0: none. One of gate and up
@@ -56,6 +62,11 @@ std::int64_t model_elements(const ModelSpec& model);
 std::int64_t adapter_elements(const Job& job);
 // Elements that the optimizer updates, over all that the model has.
 double trained_share(const Job& job);
+
+// Whether DistributedDataParallel looks for parameters without gradients: asked to, or by the
+// Trainer for a model that recomputes nothing (transformers 5.17 trainer.py
+// _build_accelerator_args).
+bool finds_unused(const Job& job, const Plan& plan);
 
 // What autocast casts to, and FSDP2 gathers.
 DType compute_dtype(const Plan& plan);

@@ -37,7 +37,50 @@ TEST_CASE("transformers refuses by name what is not modelled") {
        {"unsupported: precision",
         [](Job&, Plan& plan) { plan.precision = Precision::kFp8; },
         {"fp8", "bf16, fp16, fp32"}},
-       {"unsupported: tp", [](Job&, Plan& plan) { plan.tp = 2; }, {"tp 2"}},
+       {"unsupported: tp",
+        [](Job& job, Plan& plan) {
+          job.model.family = "phi3";
+          plan.tp = 8;
+        },
+        {"tp 8", "phi3", "not Llama's"}},
+       {"unsupported: tp",
+        [](Job& job, Plan& plan) {
+          job.adapters = kDefaultAdapters;
+          plan.tp = 8;
+        },
+        {"tp 8 with adapters"}},
+       {"unsupported: tp",
+        [](Job& job, Plan& plan) {
+          job.model.tied_embeddings = true;
+          plan.tp = 8;
+        },
+        {"tied_embeddings"}},
+       {"unsupported: sequence_parallel",
+        [](Job&, Plan& plan) { plan.sequence_parallel = true; },
+        {"true"}},
+       {"unsupported: cp_method",
+        [](Job&, Plan& plan) {
+          plan.cp = 2;
+          plan.cp_method = CpMethod::kAllGather;
+        },
+        {"all_gather with zero 0", "FSDP2"}},
+       {"unsupported: cp_method",
+        [](Job& job, Plan& plan) {
+          plan = trainer_plan(3);
+          plan.cp = 2;
+          plan.cp_method = CpMethod::kRing;
+          job.model.layers.front().attention_window = 64;
+        },
+        {"ring with layers of a window"}},
+       {"unsupported: offload.activations",
+        [](Job& job, Plan& plan) {
+          plan.offload.activations = true;
+          job.profile.activation_offload = ActivationOffload::kLayerInputs;
+        },
+        {"layer_inputs without recompute full"}},
+       {"unsupported: ffn_tiles",
+        [](Job& job, Plan&) { job.profile.ffn_tiles = 4; },
+        {"4 on several GPUs", "one GPU"}},
        {"unsupported: optimizer",
         [](Job& job, Plan&) { job.optimizer = OptimizerKind::kDistMuon; },
         {"dist_muon", "adamw"}},
@@ -179,6 +222,58 @@ TEST_CASE("transformers refuses what its libraries refuse") {
           plan.zero = 3;
         },
         {"wide_ends", "fsdp_version 2"}},
+       {"tp_beside_data_parallelism",
+        [](Job&, Plan& plan) { plan.tp = 2; },
+        {"tp 2 with dp 4", "no replicas", "tp 8"}},
+       {"tp_beside_data_parallelism",
+        [](Job&, Plan& plan) {
+          plan = trainer_plan(3);
+          plan.tp = 2;
+        },
+        {"tp 2 with zero 3", "ReplicateParallel", "tensor_parallel_dtensors false"}},
+       {"tp_beside_data_parallelism",
+        [](Job& job, Plan& plan) {
+          plan = trainer_plan(3);
+          plan.tp = 2;
+          job.profile.tensor_parallel_dtensors = false;
+          job.profile.fsdp_version = 1;
+        },
+        {"fsdp_version 1", "FSDP2"}},
+       {"tp_beside_data_parallelism",
+        [](Job&, Plan& plan) {
+          plan.tp = 4;
+          plan.cp = 2;
+          plan.cp_method = CpMethod::kA2a;
+        },
+        {"tp 4 with cp 2 by a2a", "cp 1"}},
+       {"vocab_divisible_by_tp",
+        [](Job& job, Plan& plan) {
+          job.model.vocab = 1001;
+          plan.tp = 4;
+        },
+        {"1001", "4"}},
+       {"optimizer_takes_parts_of_weights",
+        [](Job& job, Plan& plan) {
+          job.optimizer = OptimizerKind::kSgd;
+          plan.tp = 4;
+        },
+        {"sgd with tp 4", "adamw"}},
+       {"sequence_divisible_by_2_cp",
+        [](Job& job, Plan& plan) {
+          plan = trainer_plan(3);
+          plan.cp = 8;
+          plan.cp_method = CpMethod::kRing;
+          job.sequence_length = 520;
+        },
+        {"520"}},
+       {"zero_needs_ranks",
+        [](Job& job, Plan& plan) {
+          plan = trainer_plan(3);
+          plan.tp = 4;
+          job.profile.tensor_parallel_dtensors = false;
+          job.cluster.gpus_per_node = 4;
+        },
+        {"zero 3", "of each tp group"}},
        {"zero_needs_ranks",
         [](Job& job, Plan& plan) {
           job.cluster.gpus_per_node = 1;
