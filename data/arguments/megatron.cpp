@@ -358,7 +358,7 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   read_training(arguments, run);
   if (take_profile(run, library)) {
     const Options options = profile_options(library, run.framework);
-    read_megatron_tower(arguments, run, library);
+    read_megatron_tower(arguments, run);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
     read_exchange(arguments, run, options);
     read_attention(arguments, run, options);

@@ -6,7 +6,7 @@ namespace shardplan {
 
 // The classes of mcore-bridge 1.6.5 (model/mm_gpts) that load a tower which is known, and run it in
 // every microbatch, on a small picture of zeros where there is none.
-void read_megatron_tower(const RunArguments& arguments, RunReading& run, const Library& library) {
+void read_megatron_tower(const RunArguments& arguments, RunReading& run) {
   const TowerKind kind = run.job.model.tower.kind;
   if (kind == TowerKind::kNone || arguments.text_or("--language-model-only", "false") == "true") {
     return;
@@ -22,11 +22,11 @@ void read_megatron_tower(const RunArguments& arguments, RunReading& run, const L
                       " false: a tower for pictures that is trained; a frozen one is described");
     }
   }
-  want(run, "vision_tower", "frozen", library);
+  run.job.profile.vision_tower = TowerUse::kFrozen;
   run.notes.push_back(
       "Megatron-SWIFT loads " + run.job.model.name +
       " with its tower for pictures, which is counted on the first stage as it lies there; batches "
-      "are taken to be text alone; --set vision_tower=absent leaves it out");
+      "are taken to be text alone; --set language-model-only=true leaves it out");
 }
 
 }  // namespace shardplan

@@ -6,6 +6,6 @@
 namespace shardplan {
 
 // Called behind take_profile.
-void read_megatron_tower(const RunArguments& arguments, RunReading& run, const Library& library);
+void read_megatron_tower(const RunArguments& arguments, RunReading& run);
 
 }  // namespace shardplan

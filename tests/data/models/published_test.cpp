@@ -50,7 +50,8 @@ std::map<std::string, PublishedCount> published_counts() {
 std::set<std::string> shipped_names() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(kModels)) {
-    if (entry.path().extension() == ".json" && entry.path().stem() != "aliases") {
+    const std::filesystem::path stem = entry.path().stem();
+    if (entry.path().extension() == ".json" && stem != "aliases" && stem != "towers") {
       names.insert(entry.path().stem().string());
     }
   }
