@@ -22,6 +22,7 @@ void add_gpus(LogMachine& machine, std::string_view line, std::int64_t number) {
     std::string_view words = line.substr(at + kMaker.size());
     words = words.substr(0, words.find_first_of("|(\"',;:<>{}"));
     words = words.substr(0, words.find("  "));
+    words = words.substr(0, words.find_last_not_of(" \t\r") + 1);  // npos + 1 is 0
     const bool is_new =
         std::ranges::find(machine.gpus, words, &PrintedGpu::words) == machine.gpus.end();
     if (!words.empty() && is_new && machine.gpus.size() < kMostGpus) {

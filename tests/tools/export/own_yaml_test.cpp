@@ -19,7 +19,7 @@ struct Answer {
 };
 Answer estimate_of(const std::string& file, const std::string& options) {
   const Words words = {"estimate", "--from", file, "--cluster", "1x8-h200", "--format", "json"};
-  const ProgramRun run = run_shardplan(with_options(words, options));
+  const ProgramRun run = run_shardplan(options.empty() ? words : with_options(words, options));
   return {.exit_code = run.exit_code, .json = json_of(run)};
 }
 

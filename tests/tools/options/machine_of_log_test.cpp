@@ -169,9 +169,9 @@ TEST_CASE("the command that a shell prints before it runs it is the run") {
   const ProgramRun whole =
       run_in_full({"why-oom", log, "--from", directory.path() + "/llama3_8b.toml", "--cluster",
                    "1x8-h100", "--format", "json"});
-  CHECK(at(json_of(bare), "capacity_bytes").integer ==
-        at(json_of(whole), "capacity_bytes").integer);
-  CHECK(at(json_of(bare), "failures").items.size() == at(json_of(whole), "failures").items.size());
+  for (const char* const number : {"capacity", "changes_tried"}) {
+    CHECK(at(json_of(bare), number).integer == at(json_of(whole), number).integer);
+  }
   // A command that names a file which is not there says which.
   write_file(log,
              "+ torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file gone.toml\n");
