@@ -137,6 +137,11 @@ void note_starts(const TrainerFile& trainer, RunReading& run) {
   if (is_on(arguments, "relora")) {
     add("relora", "the memory of LoRA; the merges in between are not counted");
   }
+  // ms-swift 3602360 swift/pipelines/train/tuner.py, get_lora_ga_model.
+  if (arguments.text_or("init_weights", "") == "lora-ga") {
+    add("init_weights",
+        "the memory of LoRA; LoRA-GA's gradients of all weights before it are not counted");
+  }
 }
 
 // LLaMA-Factory ff6d4d1 hparams/finetuning_args.py, model/adapter.py: blocks of a size, unless

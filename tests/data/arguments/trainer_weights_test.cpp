@@ -70,6 +70,8 @@ TEST_CASE("LoftQ and ReLoRA have the memory of LoRA, which is said") {
   }
   CHECK(
       is_refused(read_trainer_run(kAxolotl, {{"relora", "true"}}), "relora true without adapters"));
+  CHECK(has_note(read_trainer_run(kSwift, {{"init_weights", "lora-ga"}}), "LoRA-GA's gradients"));
+  CHECK_FALSE(has_note(read_trainer_run(kSwift, {{"init_weights", "true"}}), "LoRA-GA"));
 }
 
 TEST_CASE("Liger's kernels of layers run with or without its loss") {
