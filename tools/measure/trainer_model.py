@@ -3,7 +3,6 @@
 A case's members are those of trainer_run.py. Weights are random numbers of which one block is drawn and repeated,
 since drawing eight billion takes longer than training on them.
 """
-import fcntl
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -12,11 +11,13 @@ import os
 import re
 import sys
 import tempfile
+import time
 import types
 from unittest import mock
 
 import torch
 import transformers
+from trainer_losses import LOSSES
 from trainer_parts import tensor_parallel_model, use_parts
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "uint8": torch.uint8}
@@ -75,14 +76,15 @@ def random_model(case):
 
 
 def checkpoint_of(case):
-    """The folder of a checkpoint of the case's random weights, written by the first process that asks."""
+    """The folder of a checkpoint of the case's random weights, written by the first process of a machine; others wait."""
     key = json.dumps([case["model"], case["model_dtype"]], sort_keys=True)
     folder = os.path.join(tempfile.gettempdir(), "trainer_weights", hashlib.sha256(key.encode()).hexdigest()[:16])
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(os.path.join(folder, "config.json")):
-            random_model(case).save_pretrained(folder)
+    if not os.path.exists(folder) and int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        written = f"{folder}.{os.getpid()}"
+        random_model(case).save_pretrained(written)
+        os.rename(written, folder)
+    while not os.path.exists(folder):
+        time.sleep(1)
     return folder
 
 
@@ -123,9 +125,13 @@ def prepare_for_kbit_training(case, model):
 
 
 def with_adapters(lora, model):
-    """peft's LoRA; "autocast_adapter_dtype" as of get_peft_model, "dtype" to which adapters are cast afterwards."""
+    """peft's LoRA, or its OFT by "oft_block_size"; "autocast_adapter_dtype" as of get_peft_model, "dtype" to which adapters
+    are cast afterwards."""
     import peft
 
+    if lora.get("oft_block_size"):
+        config = peft.OFTConfig(r=0, oft_block_size=lora["oft_block_size"], target_modules=lora["target"], task_type="CAUSAL_LM")
+        return peft.get_peft_model(model, config)
     config = peft.LoraConfig(
         r=lora["r"],
         lora_alpha=lora.get("alpha", 2 * lora["r"]),
@@ -184,8 +190,27 @@ def use_loss(case, model, on_cuda):
         trl_trainer_module()._patch_chunked_ce_lm_head(base, TRL_CHUNK)
     elif loss == "cut_cross_entropy":
         use_cut_cross_entropy(base, on_cuda)
-    elif loss != "stock":
-        raise ValueError(f"loss: found {loss}, expected stock, trl_chunked or cut_cross_entropy")
+    elif loss not in ("stock", *LOSSES):
+        raise ValueError(f"loss: found {loss}, expected stock, trl_chunked, cut_cross_entropy, {', '.join(LOSSES)}")
+
+
+def with_rounded_layers(qat, model):
+    """torchao's linear layers that round inputs of a token to 8 bits and weights of "group_size" to 4, the head's too."""
+    from torchao.quantization import quantize_
+    from torchao.quantization.qat import QATConfig, fake_quantize_config
+
+    quantize_(
+        model,
+        QATConfig(
+            activation_config=fake_quantize_config.IntxFakeQuantizeConfig(
+                dtype=torch.int8, granularity="per_token", is_symmetric=False
+            ),
+            weight_config=fake_quantize_config.Int4WeightFakeQuantizeConfig(
+                group_size=qat["group_size"], activation_dtype=torch.bfloat16
+            ),
+        ),
+    )
+    return model
 
 
 def build_model(case, device):
@@ -200,6 +225,8 @@ def build_model(case, device):
         model = with_adapters(case["lora"], model)
     else:
         freeze(case, model)
+    if case.get("qat"):
+        model = with_rounded_layers(case["qat"], model)
     use_loss(case, model, device != "cpu")
     use_parts(case, model)
     return model

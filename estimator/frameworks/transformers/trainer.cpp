@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/flat_shard.h"
 #include "estimator/frameworks/transformers/fsdp.h"
@@ -39,6 +40,27 @@ std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan
   return std::make_unique<Holder>(graph);
 }
 
+// Bytes of this rank's weights.
+std::int64_t loaded_bytes(const Job& job, const Plan& plan) {
+  Graph graph(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms);
+  Holder holder(graph);
+  CausalLm model(graph, holder, job, plan);
+  model.build();
+  std::int64_t bytes = 0;
+  for (const AllocationEvent& event : graph.tape.take_events()) { bytes += event.bytes; }
+  return bytes;
+}
+
+// Weights that a checkpoint's reader puts on the GPU have their place allocated in one piece, which
+// is returned before they come (transformers 5.17 modeling_utils.py caching_allocator_warmup).
+// Divided layers are read so; a Trainer moves other models.
+void make_room_for_weights(Graph& graph, const Job& job, const Plan& plan) {
+  if (plan.tp > 1 && plan.zero == 0) {
+    const eager::InRow row(graph.tape, huggingface::kParametersRow);
+    const eager::Tensor room = graph.make(loaded_bytes(job, plan), DType::kBool);
+  }
+}
+
 class Trainer {
  public:
   Trainer(const Job& job, const Plan& plan)
@@ -52,6 +74,7 @@ class Trainer {
   PlayedRun run(int steps) {
     PlayedRun run;
     graph_.tape.begin(MomentKind::kStartUp);
+    make_room_for_weights(graph_, job_, plan_);
     model_.build();
     trained_ = model_.trained();
     holder_->wrap(trained_);

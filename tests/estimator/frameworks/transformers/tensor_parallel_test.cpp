@@ -43,6 +43,20 @@ TEST_CASE("a rank of tensor parallelism has its part of products, and norms and 
   }
 }
 
+// The place of weights that are read as parts is allocated in one piece and returned before they
+// come, so that none has a segment of its own with a rest that nothing takes. The buffers of
+// rotary embeddings are the few bytes above.
+TEST_CASE("weights that are read as parts lie in one piece") {
+  const PlayedRun divided = trainer_run(divided_job(2), divided_plan(2), 1);
+  const AllocationEvent& room = divided.events.at(0);
+  CHECK(room.bytes >= 2 * elements_of_rank(2));
+  CHECK(room.bytes < 2 * elements_of_rank(2) + 4096);
+  CHECK(divided.events.at(1) == AllocationEvent{.id = room.id});
+  const PlayedRun whole = trainer_run(divided_job(1), trainer_plan(0), 1);
+  CHECK(whole.events.at(0).bytes <= 2 * kSmallTable);
+  CHECK(whole.events.at(1).bytes > 0);
+}
+
 // AdamW has no kernel for DTensors beside plain tensors: its counts of steps are the host's, and
 // the root of a second moment and its quotient are made for each parameter, beside the quotient of
 // the one before. The head is the last, behind a norm.
