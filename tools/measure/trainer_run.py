@@ -10,8 +10,8 @@ world, strategy single|ddp|fsdp1|fsdp2|deepspeed, model_dtype, bf16_autocast, gr
 ds_config (of zero_optimization; what it leaves out is the Trainer's to say), lora (peft's),
 per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim (TrainingArguments', or muon:
 trainer_muon.py), max_grad_norm, attn_implementation;
-and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare (trainer_model.py), loss
-stock|trl_chunked|cut_cross_entropy, loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
+and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare, qat (trainer_model.py), loss
+stock|trl_chunked|cut_cross_entropy or of trainer_losses.py, loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
 padding {"lengths"} (tokens of each row that are none), train_only and freeze (expressions over names of parameters), tensor_parallel, ring,
 activation_offload, ffn_tiles (trainer_parts.py), arguments (further TrainingArguments), fake_group: rank 0 alone
 runs (or rank fake_rank), in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
@@ -42,6 +42,7 @@ if "--native" in sys.argv:
 
 import torch
 import transformers
+from trainer_losses import LOSSES
 from trainer_model import build_model, parameter_counts, text_members
 from trainer_parts import parallelism_arguments, trainer_class as trainer_class_of
 
@@ -245,7 +246,8 @@ def train(case, options):
             device = torch.device("cuda", local_rank) if on_cuda else torch.device("cpu")
             trainer_v1.train(case, model, tokens, callbacks, options.steps, device, int(os.environ.get("RANK", 0)))
         else:
-            trainer = trainer_class(model=model, args=arguments, train_dataset=tokens, callbacks=callbacks, **own_optimizer(case))
+            trainer = trainer_class(model=model, args=arguments, train_dataset=tokens, callbacks=callbacks,
+                                    compute_loss_func=LOSSES.get(case.get("loss")), **own_optimizer(case))  # fmt: skip
             trainer.train()
         status, message = "ok", None
     except torch.OutOfMemoryError as error:
