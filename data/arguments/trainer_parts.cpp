@@ -239,6 +239,17 @@ TowerTargets tower_targets(const TrainerFile& trainer, const RunReading& run) {
   return project == TrainerProject::kSwift ? TowerTargets::kNone : TowerTargets::kAll;
 }
 
+// DDP does, unasked: around a model with a processor for pictures (LLaMA-Factory v1/core/
+// base_trainer.py), and around peft's models, which are none of transformers' (transformers 5.17
+// trainer.py _build_accelerator_args); axolotl and LLaMA-Factory say no.
+bool looks_for_unused(const TrainerFile& trainer, const RunReading& run) {
+  using enum TrainerProject;
+  const TrainerProject project = trainer.defaults.project;
+  const bool is_adapted = run.job.adapters.tower_targets != TowerTargets::kNone;
+  return project == kFactoryV1 ||
+         (is_adapted && (project == kTransformers || project == kTrl || project == kSwift));
+}
+
 void read_tower(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const TowerKind kind = run.job.model.tower.kind;
   if (kind == TowerKind::kNone) {
@@ -255,6 +266,9 @@ void read_tower(const TrainerFile& trainer, RunReading& run, const Library& libr
   }
   want(run, "vision_tower", tower_use(trainer, run), library);
   run.job.adapters.tower_targets = tower_targets(trainer, run);
+  if (looks_for_unused(trainer, run) && takes_word(run, "finds_unused", "true", library)) {
+    want(run, "finds_unused", "true", library);
+  }
   run.notes.push_back(trainer.file + ": " + std::string(trainer.defaults.name) + " loads " + name +
                       " with its tower for pictures or sound, which is counted; batches are taken "
                       "to be text alone; --set vision_tower=absent leaves it out");
@@ -335,6 +349,9 @@ bool read_target_pattern(const std::string& setting, const std::string& pattern,
 
 void read_parts(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const TrainerProject project = trainer.defaults.project;
+  if (run.job.model.layers.empty()) {  // not known
+    return;
+  }
   read_tower(trainer, run, library);
   if (project == TrainerProject::kAxolotl) {
     read_unfrozen(trainer, run);

@@ -58,6 +58,17 @@ TEST_CASE("a tower is loaded as the program's class of the model has it") {
   CHECK(use_of(kAxolotl, "qwen3-4b") == kAbsent);
 }
 
+TEST_CASE("DDP looks for parameters without gradients where the program or peft's model makes it") {
+  using enum TrainerProject;
+  const auto looks = [](TrainerProject project, const Words& words) {
+    return read(project, "qwen3.5-4b", words).job.profile.finds_unused;
+  };
+  CHECK(looks(kFactoryV1, {}));
+  CHECK(looks(kTrl, {{"use_peft", "true"}, {"lora_target_modules", "q_proj"}}));
+  CHECK_FALSE(looks(kAxolotl, {{"adapter", "lora"}, {"lora_target_modules", "q_proj"}}));
+  CHECK(looks(kAxolotl, {{"ddp_find_unused_parameters", "true"}}));
+}
+
 TEST_CASE("a class that AutoModelForCausalLM does not have, and a tower that asks, are refused") {
   const RunReading causal = read(TrainerProject::kTransformers, "ministral-3-3b", {});
   CHECK(causal.unsupported.find("AutoModelForCausalLM") != std::string::npos);
@@ -133,6 +144,9 @@ TEST_CASE("LLaMA-Factory's freeze trains the last layers, the first ones, or LLa
                             {"freeze_trainable_layers", "3"},
                             {"use_llama_pro", "true"}}) ==
         R"(frozen: all, then trained: \.(11|23|35)\.)");
+  const RunReading unknown =
+      read(kFactory, "", {{"finetuning_type", "freeze"}, {"use_llama_pro", "true"}});
+  CHECK(unknown.job.name_rules.empty());
   const RunReading run = read(kFactory, "qwen3-4b", {{"finetuning_type", "freeze"}});
   CHECK(run.job.adapters.rank == 0);
   CHECK(run.job.profile.narrow_frozen);
