@@ -16,12 +16,17 @@ constexpr auto kNumbers = std::to_array<HostNumber>({
     {.name = "adapter", .member = &HostTable::adapter},
     {.name = "ends", .member = &HostTable::ends},
     {.name = "loss_chunk", .member = &HostTable::loss_chunk},
+    {.name = "tensor_parallel", .member = &HostTable::tensor_parallel},
     {.name = "sharded", .member = &HostTable::sharded},
     {.name = "sharded_ends", .member = &HostTable::sharded_ends},
 });
 
-HostCost layer_hooks(const Job& job, const Plan&, const LayerSpec& layer, const HostTable& table) {
-  return scaled(huggingface::num_adapters(job, layer), table.adapter);
+// Plain parts of weights are launched as whole ones are; their collectives were not measured.
+HostCost layer_hooks(const Job& job, const Plan& plan, const LayerSpec& layer,
+                     const HostTable& table) {
+  HostCost cost = scaled(huggingface::num_adapters(job, layer), table.adapter);
+  add(cost, plan.tp > 1 && !job.profile.tensor_parallel_dtensors ? -1 : 0, table.tensor_parallel);
+  return cost;
 }
 
 HostCost end_hooks(const Job& job, const Plan& plan, const HostTable& table) {

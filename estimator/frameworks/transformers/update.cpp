@@ -1,6 +1,7 @@
 #include "estimator/frameworks/transformers/update.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
@@ -8,6 +9,7 @@
 #include "estimator/frameworks/transformers/activation_copies.h"
 #include "estimator/frameworks/transformers/muon.h"
 #include "estimator/plan/number.h"
+#include "estimator/time/host_time.h"
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan::transformers {
@@ -190,9 +192,30 @@ double offloaded_step_s(const Job& job, const Plan& /*plan*/, const UpdatedEleme
   return on_gpu_s + elements * (of.fused_host_adam_bytes + kClipped) / rate;
 }
 
+// Clipping and AdamW of a layer's DTensors, one operator after the other: of what two ranks of tp
+// take on two H200 (data/measured/README.md, trainer_parallel_h200), the share that the same
+// operators have of such a layer on a CPU.
+constexpr double kDividedUpdate_s = 4.9e-3;
+
+bool is_updated_one_by_one(const Job& job, const Plan& plan) {
+  return plan.tp > 1 && job.profile.tensor_parallel_dtensors &&
+         job.optimizer == OptimizerKind::kAdamW;
+}
+
+double one_by_one_s(const Job& job, const Plan& plan, const RankParameters& rank, double host_s) {
+  const HostTable* table = host_table(job.profile);
+  const double layer_s = table != nullptr ? host_factor(job, *table) * kDividedUpdate_s : 0;
+  return std::max(
+      elementwise_s(job.cluster.gpu, number(rank.held.total()) * step_kernels(job, plan)),
+      host_s + number(std::ssize(job.model.layers)) * layer_s);
+}
+
 std::optional<double> matrix_step_s(const Job& job, const Plan& plan,
                                     const ShardingGroups& /*groups*/, const RankParameters& rank,
                                     double host_s) {
+  if (is_updated_one_by_one(job, plan)) {
+    return one_by_one_s(job, plan, rank, host_s);
+  }
   if (job.optimizer != OptimizerKind::kMuon) {
     return std::nullopt;
   }

@@ -115,5 +115,21 @@ TEST_CASE("a step of tensor parallelism sums a gradient for each product, and ga
   CHECK(layer.backward_tp_s == doctest::Approx(5. / 2 * layer.forward_tp_s));
 }
 
+// Operators on DTensors pass through Python, forward, backward and in the update, one step after
+// the other: what hosts take is a layer's, whatever the size of its weights.
+TEST_CASE("hosts decide how long layers of DTensors take") {
+  Job job = divided_job(2);
+  const auto time_of = [&](bool are_dtensors, std::int64_t layers) {
+    job.profile.tensor_parallel_dtensors = are_dtensors;
+    job.model.layers.resize(static_cast<std::size_t>(layers), job.model.layers.front());
+    return estimate_step_time(job, divided_plan(2));
+  };
+  const StepTime two = time_of(true, 2);
+  const StepTime four = time_of(true, 4);
+  CHECK(four.host_s - two.host_s > time_of(false, 4).host_s);
+  CHECK(four.optimizer_s == doctest::Approx(2 * two.optimizer_s));
+  CHECK(four.optimizer_s > 10 * time_of(false, 4).optimizer_s);
+}
+
 }  // namespace
 }  // namespace shardplan::transformers
