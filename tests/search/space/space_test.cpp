@@ -209,7 +209,11 @@ TEST_CASE("each profile's default space has the values that it models, its own d
   CHECK(trainer.dp_replicate == std::vector<std::int64_t>{1, 4});
   CHECK(wide_space(job).dp_replicate == std::vector<std::int64_t>{1, 2, 4});
   CHECK(trainer.recompute.size() == 2);
-  CHECK(wide_space(job).offload == std::vector<Offload>{{}, {.optimizer = 1, .parameters = true}});
+  CHECK(wide_space(job).offload ==
+        std::vector<Offload>{{},
+                             {.activations = true},
+                             {.optimizer = 1, .parameters = true},
+                             {.optimizer = 1, .activations = true, .parameters = true}});
 
   set_framework(job.profile, MemoryModel::kFujii2024);
   const SearchSpace fujii = default_space(job);
