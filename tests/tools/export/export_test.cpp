@@ -130,6 +130,13 @@ TEST_CASE("what Megatron-LM or transformers would stop at is refused by name, or
   const ProgramRun run = run_shardplan(with_options(asked, "--export " + folder.path()));
   check_refused(run, 2);
   CHECK(contains(run.err, "--export: cuda_graphs router"));
+  const ProgramRun delayed = run_shardplan(with_options(
+      asked,
+      "--set cuda_graphs=none --precision fp8 --recompute selective --recompute-modules "
+      "layernorm --framework-option fp8_recipe=delayed --export " +
+          folder.path()));
+  check_refused(delayed, 2);
+  CHECK(contains(delayed.err, "does not start with either under --fp8-recipe delayed"));
   const ProgramRun kimi =
       run_shardplan({"estimate", "--model", "kimi-k2", "--cluster", "128x8-h200", "--framework",
                      "transformers", "--zero", "3", "--sequence-length", "4k", "--num-microbatches",
