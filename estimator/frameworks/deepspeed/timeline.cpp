@@ -71,22 +71,40 @@ PlayedRun play(const Job& job, const Plan& plan, eager::Tape& tape, int steps,
   return run;
 }
 
+// By id: a tensor that was made without a type has its row's. Moments of 8 bits have another than
+// their row, whose type a partition of an odd size does not divide.
+std::vector<DType> types_of(std::vector<DType> made, const std::vector<LabelStart>& labels,
+                            DType half) {
+  std::size_t label = 0;
+  for (std::size_t id = 0; id < made.size(); ++id) {
+    while (label + 1 < labels.size() &&
+           labels[label + 1].after_id < static_cast<std::int64_t>(id)) {
+      ++label;
+    }
+    const DType dtype = made[id] == DType::kBool ? labels[label].label->dtype : made[id];
+    made[id] = dtype == DType::kBf16 ? half : dtype;
+  }
+  return made;
+}
+
 PlayedRun tensors_run(const Job& job, const Plan& plan, std::int64_t rank, int steps) {
   eager::Tape tape(job.profile.fixed_workspace_bytes);
   tape.begin(MomentKind::kStartUp);
   const std::unique_ptr<DeepspeedZero> zero = zero_of(job, plan, rank, tape);
   const LlamaSizes sizes(job, plan);
   const std::unique_ptr<EagerLlama> model = model_of(job, plan, sizes, tape, *zero);
-  return play(job, plan, tape, steps,
-              {.microbatch =
-                   [&](bool is_last) {
-                     zero->begin_microbatch(is_last);
-                     model->forward();
-                     model->backward();
-                     tape.begin(MomentKind::kReduction);
-                     zero->end_backward();
-                   },
-               .step = [&] { zero->step(); }});
+  PlayedRun run = play(job, plan, tape, steps,
+                       {.microbatch =
+                            [&](bool is_last) {
+                              zero->begin_microbatch(is_last);
+                              model->forward();
+                              model->backward();
+                              tape.begin(MomentKind::kReduction);
+                              zero->end_backward();
+                            },
+                        .step = [&] { zero->step(); }});
+  run.dtypes = types_of(tape.take_dtypes(), run.labels, activation_dtype(plan.precision));
+  return run;
 }
 
 // Tensors that go to the host leave the allocator's cache as well (stage_1_and_2.py, empty_cache):
