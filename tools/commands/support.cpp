@@ -58,7 +58,7 @@ struct Feature {
   std::array<std::string_view, 3> words;
 };
 constexpr std::array kFeatures = std::to_array<Feature>({
-    {"tp", has_more<&Plan::tp>, {"--tp 2"}},
+    {"tp", has_more<&Plan::tp>, {"--tp 2", "--tp 8"}},
     {"tp with sp",
      [](const Job&, const Plan& plan) { return plan.tp > 1 && plan.sequence_parallel; },
      {"--tp 2 --sequence-parallel on"}},

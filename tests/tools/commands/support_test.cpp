@@ -30,7 +30,9 @@ TEST_CASE("what a framework supports is what its rules take") {
   CHECK(of(torchtitan, "zero 1").refusal.find("not modelled") != std::string::npos);
   const std::vector<FeatureSupport> transformers = support_of("transformers", library);
   CHECK(of(transformers, "QLoRA").refusal.empty());
-  CHECK_FALSE(of(transformers, "tp").refusal.empty());
+  CHECK(of(transformers, "tp").refusal.empty());
+  CHECK(of(transformers, "tp").measured_runs >= 6);
+  CHECK_FALSE(of(transformers, "pp").refusal.empty());
 }
 
 TEST_CASE("nothing that is refused was measured by the version that refuses it") {
