@@ -11,8 +11,8 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     }
   };
   const auto take_linear = [&take](Linear& linear) {
-    for (eager::Parameter* each :
-         {&linear.weight, &linear.bias, &linear.a, &linear.b, &linear.magnitude, &linear.rotation}) {
+    for (eager::Parameter* each : {&linear.weight, &linear.bias, &linear.a, &linear.b,
+                                   &linear.magnitude, &linear.rotation}) {
       take(*each);
     }
   };
