@@ -191,6 +191,7 @@ GivenJob job_of(const Options& options, const Library& library) {
     ModelConfig model =
         model_of(std::move(file), options, has_run ? std::vector<std::string>{} : taken);
     job.model = std::move(model.model);
+    job.model.tower = library.model(text_or(options, "model", "")).model.tower;  // of presets, too
     result.warnings.insert(result.warnings.end(), model.warnings.begin(), model.warnings.end());
   }
   if (!job.profile.name.empty()) {
