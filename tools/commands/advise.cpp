@@ -117,6 +117,8 @@ std::string difference_text(const Job& job, const Plan& plan, const Job& changed
       percent(changed_plan.offload.optimizer));
   add("offload_parameters", plan.offload.parameters ? "on" : "off",
       changed_plan.offload.parameters ? "on" : "off");
+  add("offload_activations", plan.offload.activations ? "on" : "off",
+      changed_plan.offload.activations ? "on" : "off");
   for (const std::string& field : profile_field_names()) {
     add(field, profile_field_text(job.profile, field),
         profile_field_text(changed_job.profile, field));

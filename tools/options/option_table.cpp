@@ -166,6 +166,7 @@ std::vector<OptionRow> fixable_rows() {
       number("offload-optimizer", "share of the optimizer state in host memory; default 0", 0, 1),
       choice("offload-parameters", "parameters in host memory between uses; default off",
              {"on", "off"}),
+      choice("offload-activations", "saved activations in host memory; default off", {"on", "off"}),
       number("moe-buffer-factor", "native: bound on received tokens over the even share", 1, 4096),
   };
 }

@@ -154,6 +154,8 @@ Plan plan_of(const Options& options, std::vector<std::string>& given_fields, con
   plan.offload.optimizer = number_or(options, "offload-optimizer", plan.offload.optimizer);
   plan.offload.parameters =
       text_or(options, "offload-parameters", plan.offload.parameters ? "on" : "off") == "on";
+  plan.offload.activations =
+      text_or(options, "offload-activations", plan.offload.activations ? "on" : "off") == "on";
   plan.moe_buffer_factor = number_or(options, "moe-buffer-factor", plan.moe_buffer_factor);
   if (given(options, "layers-per-chunk")) {
     plan.layers_per_chunk = parse_layers(text_or(options, "layers-per-chunk", ""));
@@ -220,6 +222,9 @@ std::string options_of_plan(const Plan& plan, const Plan& base) {
   }
   if (plan.offload.parameters != base.offload.parameters) {
     add("offload_parameters", plan.offload.parameters ? "on" : "off");
+  }
+  if (plan.offload.activations != base.offload.activations) {
+    add("offload_activations", plan.offload.activations ? "on" : "off");
   }
   if (plan.moe_buffer_factor != base.moe_buffer_factor) {
     add("moe_buffer_factor", exact_text(plan.moe_buffer_factor));
