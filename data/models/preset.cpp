@@ -13,8 +13,9 @@ namespace {
 
 // Words of published names that change weights, tokenizers and lengths, not sizes.
 constexpr std::array kVariants = std::to_array<std::string_view>(
-    {"instruct", "chat", "base", "think", "thinking", "reasoning", "sft", "dpo", "it", "pt", "hf",
-     "bf16", "fp16", "fp8", "dynamic", "fp4", "nvfp4", "mxfp4", "1m", "dequantized"});
+    {"instruct", "chat", "base",  "think", "thinking", "reasoning",  "sft",
+     "dpo",      "it",   "pt",    "hf",    "bf16",     "fp16",       "fp8",
+     "dynamic",  "fp4",  "nvfp4", "mxfp4", "1m",       "dequantized"});
 
 // Endings of checkpoints that bitsandbytes has packed in 4 bits, in bytes or in tensors of bf16.
 constexpr std::array<std::string_view, 3> k4BitEndings = {"-bnb-4bit", "-bnb-nf4", "-bnb-nf4-bf16"};

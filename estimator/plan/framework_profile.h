@@ -335,10 +335,10 @@ struct FrameworkProfile {
   std::int64_t ffn_tiles = 0;          // of tokens, one after the other; 0: all at once
   FakeQuantization fake_quantization = FakeQuantization::kNone;
   std::int64_t fake_quantization_group = 128;  // of weights that share a scale
-  bool recompute_allgather = true;           // nanotron: gathered inputs are gathered again
-  bool keeps_gather_buffers = false;         // nanotron: what is gathered lies in buffers that stay
-  bool interleaved_rotary = false;           // nanotron: a table in fp32 beside flash-attn's
-  bool ends_on_last_stage = false;  // nanotron: final norm, head and loss, whatever they cost
+  bool recompute_allgather = true;             // nanotron: gathered inputs are gathered again
+  bool keeps_gather_buffers = false;  // nanotron: what is gathered lies in buffers that stay
+  bool interleaved_rotary = false;    // nanotron: a table in fp32 beside flash-attn's
+  bool ends_on_last_stage = false;    // nanotron: final norm, head and loss, whatever they cost
   OverlapComm overlap_comm = OverlapComm::kDefault;    // DeepSpeed, as what follows
   std::int64_t reduce_bucket_elements = 500'000'000;   // reduce_bucket_size
   std::int64_t prefetch_bucket_elements = 50'000'000;  // stage3_prefetch_bucket_size

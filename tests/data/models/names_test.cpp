@@ -60,8 +60,7 @@ TEST_CASE("parameters have the names of transformers' classes") {
   for (const Counted& each : kCounted) {
     CAPTURE(each.model);
     job.model = library.model(each.model).model;
-    const std::vector<huggingface::NamedParameter> named =
-        huggingface::named_parameters(job);
+    const std::vector<huggingface::NamedParameter> named = huggingface::named_parameters(job);
     CHECK(huggingface::has_known_names(job.model));
     const auto found_by = [&](const char* pattern) {
       const std::regex compiled(pattern);

@@ -52,8 +52,7 @@ std::int64_t rotated_together(std::int64_t inputs, std::int64_t size);
 eager::Tensor unpacked_weight(eager::Graph& graph, const Linear& linear, DType dtype);
 
 // The product alone, without an adapter and without a call of a module.
-eager::Tensor unadapted_product(eager::Graph& graph, Linear& linear,
-                                const eager::Tensor& input);
+eager::Tensor unadapted_product(eager::Graph& graph, Linear& linear, const eager::Tensor& input);
 
 eager::Tensor project(eager::Graph& graph, Linear& linear, const eager::Tensor& input);
 

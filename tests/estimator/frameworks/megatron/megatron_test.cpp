@@ -154,7 +154,7 @@ TEST_CASE("a softmax that no kernel fuses is kept in fp32 beside what the produc
   job.profile.attention_mask = true;                  // all layers fill the loader's
   CHECK(more(false, false, 0.1) == 0);
   job.profile.attention_mask = false;
-  job.sequence_length = 1026;                  // no multiple of 4
+  job.sequence_length = 1026;  // no multiple of 4
   job.model.learned_positions = 1026;
   CHECK(more(true, true, 0.1) == 2 * std::int64_t{4} * 8 * 1026 * 1026);
 }
