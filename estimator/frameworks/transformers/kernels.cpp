@@ -221,7 +221,8 @@ BlockTime ring_merges(const BlockContext& context, const LayerSpec&, const Atten
 void add_beside(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
   add_beside_products(context, layer, parts);
   if (context.job.profile.ffn_tiles > 0 && !layer.is_moe) {
-    const BlockTime again = {.backward_input_s = parts.ffn.forward_s};
+    BlockTime again;
+    again.backward_input_s = parts.ffn.forward_s;
     note(context, PieceKind::kProduct, again);
     add(parts.ffn, again);
   }

@@ -78,7 +78,11 @@ TEST_CASE("ring attention holds what PyTorch's rounds hold") {
     std::int64_t held = 0;
     {
       const eager::NoGrad no_grad(graph);
-      const auto of = [](std::int64_t elements) { return eager::Tensor{.elements = elements}; };
+      const auto of = [](std::int64_t elements) {
+        eager::Tensor tensor;
+        tensor.elements = elements;
+        return tensor;
+      };
       eager::ring_attention(
           graph, of(kQuery), of(kKey), of(kKey),
           {.tokens = 512, .query_heads = 8, .key_heads = 4, .ranks = ranks, .gathers = gathers});
