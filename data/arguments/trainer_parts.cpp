@@ -107,7 +107,7 @@ void read_swift_rules(const TrainerFile& trainer, RunReading& run) {
   }
   const auto add_prefixes = [&](const char* name, bool trains) {
     for (const std::string& prefix : items_of(arguments, name)) {
-      add_rule(run, name, "^" + escaped(prefix), trains);
+      add_rule(run, name, std::string("^").append(escaped(prefix)), trains);
     }
   };
   const auto add_pattern = [&](const char* name, bool trains) {
@@ -155,11 +155,13 @@ void read_named_layers(const TrainerFile& trainer, RunReading& run) {
   freeze_all(run);
   std::string places;
   for (const std::int64_t layer : trained_layers(trainer, run, layers.c_str())) {
-    places += (places.empty() ? "" : "|") + std::to_string(layer);
+    places.append(places.empty() ? "" : "|").append(std::to_string(layer));
   }
   std::string names;
   for (const std::string& name : items_of(trainer.arguments, modules.c_str())) {
-    names += name == "all" ? "" : (names.empty() ? "" : "|") + escaped(name);
+    if (name != "all") {
+      names.append(names.empty() ? "" : "|").append(escaped(name));
+    }
   }
   if (!places.empty()) {
     add_rule(run, modules, "\\.(" + places + ")\\." + (names.empty() ? "" : "(" + names + ")"),
