@@ -57,5 +57,40 @@ TEST_CASE("DeepSpeed's layers and hooks cost the host what small models took") {
   CHECK(step_s(3, 6) == doctest::Approx(0.300).epsilon(0.06));
 }
 
+// tools/measure/trainer_steps.py: an adapter is a tenth of a plain layer, a chunk of 256 tokens
+// 0.6.
+TEST_CASE("adapters and chunks of the loss take the host's time, and hooks look at their modules") {
+  Job job;
+  job.cluster.host_slowdown = kMachine;
+  job.model.hidden = 256;
+  job.model.ffn = 512;
+  job.model.num_heads = 4;
+  job.model.num_kv_heads = 4;
+  job.model.head_dim = 64;
+  job.model.layers.resize(1);
+  Job adapted = job;
+  adapted.adapters.rank = 16;
+  adapted.adapters.targets.fill(true);
+  const auto added_ms = [&](MemoryModel framework, std::int64_t zero) {
+    set_measured_framework(job.profile, framework);
+    set_measured_framework(adapted.profile, framework);
+    const Plan plan{.zero = zero};
+    return 1e3 * (both(host_cost(adapted, plan, {})) - both(host_cost(job, plan, {})));
+  };
+  constexpr double kAdaptersMs = 7 * 0.25;
+  CHECK(added_ms(MemoryModel::kTransformers, 0) == doctest::Approx(kAdaptersMs));
+  CHECK(added_ms(MemoryModel::kDeepspeed, 1) == doctest::Approx(kAdaptersMs));
+  // 14 gradients in place of 9; 28 more modules beside 13.
+  CHECK(added_ms(MemoryModel::kDeepspeed, 2) ==
+        doctest::Approx(kAdaptersMs + 1.7 * (14.0 / 9 - 1)));
+  CHECK(added_ms(MemoryModel::kDeepspeed, 3) == doctest::Approx(kAdaptersMs + 5.82 * 28 / 13));
+
+  set_measured_framework(job.profile, MemoryModel::kTransformers);
+  job.sequence_length = 1000;
+  const double whole_s = both(host_cost_of_ends(job, {}));
+  job.profile.head_loss = HeadLoss::kChunked;
+  CHECK(both(host_cost_of_ends(job, {})) == doctest::Approx(whole_s + 4 * 1.5e-3));
+}
+
 }  // namespace
 }  // namespace shardplan::deepspeed
