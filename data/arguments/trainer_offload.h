@@ -1,4 +1,4 @@
-// What a Trainer's run keeps on the host of its activations, and FFNs that it takes by tiles.
+// Readers of a Trainer's settings for saved activations on the host and for FFNs by tiles.
 #pragma once
 
 #include "data/arguments/trainer.h"

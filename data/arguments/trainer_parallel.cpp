@@ -25,7 +25,7 @@ const char* ulysses_setting(const TrainerFile& trainer) {
   return own != nullptr && trainer.arguments.has(own) ? own : kOfLauncher;
 }
 
-// Of accelerate's parallelism_config.
+// The size that accelerate's parallelism_config gives a dimension of the mesh; 1 if it gives none.
 std::int64_t size_in_mesh(const TrainerFile& trainer, const std::string& name) {
   return trainer.arguments.integer_or(
       "accelerate.parallelism_config.parallelism_config_" + name + "_size", 1, 1, kMaxRanks);

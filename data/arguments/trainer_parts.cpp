@@ -172,7 +172,8 @@ void read_named_layers(const TrainerFile& trainer, RunReading& run) {
   }
 }
 
-// What the program's auto class makes of a model that is published with a tower.
+// A model that is published with a tower is loaded as its text model alone or whole, or the
+// program's auto class has no class for it.
 enum class Loaded { kTextModel, kWhole, kNothing };
 Loaded loaded_by(TrainerProject project, TowerKind kind) {
   if (project != TrainerProject::kTransformers && project != TrainerProject::kOpenInstruct) {

@@ -156,7 +156,8 @@ void add_mixer(Modules& modules, const Names& names) {
   modules.add(names.mixer, "out_proj", {kMixerOutput});
 }
 
-// What fits and what does not, by place.
+// A Fitting collects, place by place, which linear layers of a model some target fits and which it
+// leaves out.
 class Fitting {
  public:
   explicit Fitting(const ModelSpec& model) {

@@ -16,7 +16,8 @@ struct LinearModule {
   // One module may stand for several: q, k and v of one projection.
   std::vector<LinearLayer> places;
 };
-// Of one layer by its index. Sources: transformers 5.17 models/<family>/modeling_<family>.py.
+// The linear modules of the layer with that index. Sources: transformers 5.17
+// models/<family>/modeling_<family>.py.
 std::vector<LinearModule> linear_modules(const ModelSpec& model, std::int64_t layer);
 
 // The targets of a run that names none (peft 0.21 utils/constants.py

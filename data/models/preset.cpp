@@ -121,7 +121,7 @@ ModelConfig Library::model(const std::string& name_or_path, UnknownKeys unknown_
   return config;
 }
 
-// What presets, which are text models, were published with.
+// Presets are text models; towers.json has the towers that some were published with.
 void Library::add_tower(ModelSpec& model) const {
   if (!has(std::string(kTowersPath))) {
     return;

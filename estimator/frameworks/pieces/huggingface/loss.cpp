@@ -308,39 +308,43 @@ Tensor loss_again(Graph& graph, const Tensor& logits, const Tensor& labels, cons
   return eager::scale(graph, losses);
 }
 
-Tensor loss_by_probability(Graph& graph, const Tensor& logits, const Tensor& labels,
-                           const HeadShape& shape) {
-  const std::int64_t tokens = shape.tokens - shape.sequences;
+namespace {
+
+// Of logits in fp32. weights_of(losses, wide) makes a weight for each token that counts, without a
+// graph, of those tokens' losses and of all logits.
+template <class Function>
+Tensor weighted_loss(Graph& graph, const Tensor& logits, const Tensor& labels, std::int64_t tokens,
+                     Function weights_of) {
   const Tensor wide = eager::to(graph, logits, DType::kFp32);
   if (tokens == 0) {
     return empty_loss(graph, wide);
   }
   const Tensor losses = token_losses(graph, wide, shifted_by_padding(graph, labels));
   const Tensor counted = eager::index(graph, losses, tokens);
-  Tensor probabilities;
+  Tensor weights;
   {
     const eager::NoGrad no_grad(graph);
-    probabilities = eager::exponential(graph, eager::scale(graph, counted));
+    weights = weights_of(counted, wide);
   }
-  return weighted_sum(graph, counted, probabilities);
+  return weighted_sum(graph, counted, weights);
+}
+
+}  // namespace
+
+Tensor loss_by_probability(Graph& graph, const Tensor& logits, const Tensor& labels,
+                           const HeadShape& shape) {
+  return weighted_loss(graph, logits, labels, shape.tokens - shape.sequences,
+                       [&graph](const Tensor& losses, const Tensor&) {
+                         return eager::exponential(graph, eager::scale(graph, losses));
+                       });
 }
 
 Tensor loss_by_entropy(Graph& graph, const Tensor& logits, const Tensor& labels,
                        const HeadShape& shape) {
   const std::int64_t tokens = shape.tokens - shape.sequences;
-  const Tensor wide = eager::to(graph, logits, DType::kFp32);
-  if (tokens == 0) {
-    return empty_loss(graph, wide);
-  }
-  const Tensor losses = token_losses(graph, wide, shifted_by_padding(graph, labels));
-  const Tensor counted = eager::index(graph, losses, tokens);
-  Tensor entropy;
-  {
-    const eager::NoGrad no_grad(graph);
-    entropy =
-        entropy_of_largest(graph, eager::index(graph, wide, tokens * shape.vocab), shape.vocab);
-  }
-  return weighted_sum(graph, counted, entropy);
+  return weighted_loss(graph, logits, labels, tokens, [&](const Tensor&, const Tensor& wide) {
+    return entropy_of_largest(graph, eager::index(graph, wide, tokens * shape.vocab), shape.vocab);
+  });
 }
 
 Tensor loss_by_entropy_of_rows(Graph& graph, const Tensor& logits, const Tensor& labels,
