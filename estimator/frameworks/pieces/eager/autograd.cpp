@@ -115,12 +115,12 @@ Tensor Graph::cast_weight(const Tensor& weight) {
   if (!is_cached) {
     return to(*this, weight, *autocast);
   }
-  const auto found = place_of_cast_.find(weight.storage.get());
+  const auto found = place_of_cast_.find(weight.storage);
   if (found != place_of_cast_.end()) {
     return casts_[found->second];
   }
   Tensor cast = to(*this, weight, *autocast);
-  place_of_cast_.emplace(weight.storage.get(), casts_.size());
+  place_of_cast_.emplace(weight.storage, casts_.size());
   casts_.push_back(cast);
   return cast;
 }
@@ -238,7 +238,7 @@ void Graph::run(Task& task, const std::shared_ptr<Node>& node) {
   Tensors gradients;
   const Label& label = *node->label;
   const InRow row(tape, label.of_gradients != nullptr ? *label.of_gradients : label);
-  const Node* const outer_node = std::exchange(running_node, node.get());
+  const std::int64_t outer_node = std::exchange(running_node, node->sequence);
   auto outer_hooks = std::exchange(behind_node, {});
   {
     BackwardCall call(*this, *node, std::move(arrived));

@@ -10,10 +10,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "estimator/frameworks/pieces/eager/tape.h"
@@ -178,7 +178,7 @@ class Graph {
   ModuleHooks* modules = nullptr;    // module.h; none: nobody hooks into calls of modules
   // Called once behind the node that now runs backward (Node.register_hook).
   std::vector<std::function<void()>> behind_node;
-  const Node* running_node = nullptr;
+  std::int64_t running_node = 0;  // by its sequence; 0: none
 
   Tensor make(std::int64_t elements, DType dtype,
               AllocationStream stream = AllocationStream::kCompute);
@@ -213,7 +213,7 @@ class Graph {
   std::int64_t num_running_ = 0;  // backward passes, one within the other
   std::int64_t num_passes_ = 0;   // that have begun
   std::vector<std::shared_ptr<Node>> finished_;
-  std::unordered_map<const Storage*, std::size_t> place_of_cast_;
+  std::map<std::weak_ptr<Storage>, std::size_t, std::owner_less<>> place_of_cast_;
   Tensors casts_;  // in the order in which they were made, and go
 };
 

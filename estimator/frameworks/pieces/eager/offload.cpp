@@ -42,7 +42,7 @@ bool HostTensors::stays(const Tensor& tensor) const {
   if (tensor.storage->is_parameter) {
     return spares_weights_ || !tensor.is_strided;
   }
-  return has_stream_ && tracked_.contains(tensor.storage.get());
+  return has_stream_ && tracked_.contains(tensor.storage);
 }
 
 // Those that were saved long enough ago are on the host by now.
@@ -64,7 +64,7 @@ std::shared_ptr<void> HostTensors::pack(const Tensor& tensor) {
   packed->dtype = tensor.dtype;
   if (stays(tensor)) {
     packed->kept = tensor.detached();
-    if (const auto found = tracked_.find(tensor.storage.get()); found != tracked_.end()) {
+    if (const auto found = tracked_.find(tensor.storage); found != tracked_.end()) {
       found->second = packed->id;
     }
     return packed;
@@ -74,8 +74,8 @@ std::shared_ptr<void> HostTensors::pack(const Tensor& tensor) {
   Tensor leaving = copy_for_host(graph_, tensor);
   if (has_stream_) {
     let_go(packed->id - kMostLeaving);
-    leaving_.push_back({packed->id, std::move(leaving), tensor.storage.get()});
-    tracked_[tensor.storage.get()] = packed->id;
+    leaving_.push_back({packed->id, std::move(leaving), tensor.storage});
+    tracked_[tensor.storage] = packed->id;
   }
   return packed;
 }
@@ -125,7 +125,7 @@ void HostTensors::clear() {
   back_.clear();
   leaving_.clear();
   tracked_.clear();
-  node_ = nullptr;
+  node_ = 0;
   last_id_ = 0;
 }
 

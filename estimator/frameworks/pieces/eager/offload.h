@@ -42,7 +42,7 @@ class HostTensors final : public SavedTensorHooks {
   struct Leaving {
     std::int64_t id = 0;
     Tensor tensor;
-    const Storage* storage = nullptr;  // of the tensor that was saved
+    std::weak_ptr<Storage> storage;  // of the tensor that was saved
   };
 
   bool stays(const Tensor& tensor) const;
@@ -56,9 +56,10 @@ class HostTensors final : public SavedTensorHooks {
   std::int64_t bytes_ = 0;
   std::int64_t most_bytes_ = 0;
   std::deque<Leaving> leaving_;
-  std::map<const Storage*, std::int64_t> tracked_;  // whose copy is on its way, by id
-  std::map<std::int64_t, Tensor> back_;             // by id, until a later operator has run
-  const Node* node_ = nullptr;                      // the last that brought a tensor back
+  // Whose copy is on its way, by id. A storage that is gone keeps its place: no later one takes it.
+  std::map<std::weak_ptr<Storage>, std::int64_t, std::owner_less<>> tracked_;
+  std::map<std::int64_t, Tensor> back_;  // by id, until a later operator has run
+  std::int64_t node_ = 0;                // the last that brought a tensor back
 };
 
 // Saved tensors stay as they are while it is the innermost.

@@ -3,6 +3,7 @@
 
 #include "estimator/answer/model_times.h"
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/eager/offload.h"
 #include "estimator/frameworks/transformers/host_memory.h"
 #include "tests/estimator/frameworks/transformers/played_bytes.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
@@ -33,6 +34,19 @@ TEST_CASE("what is on the host takes no memory of the GPU, however many layers t
   CHECK(saved(eight, trainer_plan(0)) == 4 * saved(two, trainer_plan(0)));
   CHECK(saved(eight, offloading(false)) == saved(two, offloading(false)));
   CHECK(saved(eight, offloading(false)) < saved(two, trainer_plan(0)) / 2);
+}
+
+// A tensor that is gone while its copy leaves is not taken for the next one, which is new memory
+// at the same place on this machine's heap as often as not.
+TEST_CASE("every tensor that is saved goes to the host, wherever the one before it lay") {
+  eager::Graph graph(0, 132);
+  eager::HostTensors host(graph, true, true);
+  std::vector<std::shared_ptr<void>> saved;
+  for (int i = 0; i < 4; ++i) { saved.push_back(host.pack(graph.make(1024, DType::kBf16))); }
+  CHECK(host.most_bytes() == 4 * 2048);
+  const eager::Tensor twice = graph.make(1024, DType::kBf16);
+  for (int i = 0; i < 2; ++i) { saved.push_back(host.pack(twice)); }
+  CHECK(host.most_bytes() == 5 * 2048);
 }
 
 // What recomputation keeps, an input of each layer, goes there alone; the loss's tensors beside it
