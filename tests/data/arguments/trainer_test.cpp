@@ -452,12 +452,13 @@ TEST_CASE("saved tensors on the host are TRL's, axolotl's or Unsloth's") {
   CHECK(is_recomputed(trl));
   CHECK(trl.job.profile.activation_offload == ActivationOffload::kStreams);
   CHECK(trl.job.profile.offload_spares_weights);
-  for (const auto& [name, value, kind] :
-       {std::tuple{"activation_offloading", "true", ActivationOffload::kStreams},
-        std::tuple{"activation_offloading", "legacy", ActivationOffload::kOneStream},
-        std::tuple{"gradient_checkpointing", "offload", ActivationOffload::kStreams}}) {
+  for (const auto& [word, kind] :
+       {std::pair{std::pair{"activation_offloading", "true"}, ActivationOffload::kStreams},
+        std::pair{std::pair{"activation_offloading", "legacy"}, ActivationOffload::kOneStream},
+        std::pair{std::pair{"gradient_checkpointing", "offload"}, ActivationOffload::kStreams}}) {
+    const char* const value = word.second;
     const RunReading run =
-        read(TrainerProject::kAxolotl, {{"gradient_checkpointing", "true"}, {name, value}});
+        read(TrainerProject::kAxolotl, {{"gradient_checkpointing", "true"}, {word.first, value}});
     CAPTURE(value);
     CHECK(run.unsupported == "");
     CHECK(run.plan.offload.activations);

@@ -56,12 +56,13 @@ TEST_CASE("LoftQ and ReLoRA have the memory of LoRA, which is said") {
   using enum TrainerProject;
   const TrainerWords lora = {{"adapter", "lora"}, {"lora_target_linear", "true"}};
   const RunReading plain = read_trainer_run(kAxolotl, lora);
-  for (const auto& [name, value, said] :
-       {std::array{"peft.loftq_config.loftq_bits", "4", "LoftQ's frozen weights"},
-        std::array{"relora", "true", "the merges in between"}}) {
+  for (const auto& [word, said] :
+       {std::pair{std::pair{"peft.loftq_config.loftq_bits", "4"}, "LoftQ's frozen weights"},
+        std::pair{std::pair{"relora", "true"}, "the merges in between"}}) {
+    const std::string name = word.first;
     CAPTURE(name);
     TrainerWords words = lora;
-    words.push_back({name, value});
+    words.push_back({name, word.second});
     const RunReading run = read_trainer_run(kAxolotl, words);
     CHECK(run.unsupported.empty());
     CHECK(run.job.adapters == plain.job.adapters);
