@@ -137,11 +137,13 @@ void read_attention(const RunArguments& arguments, RunReading& run, const Option
   const bool local =
       arguments.word_or("--transformer-impl", "transformer_engine",
                         {"transformer_engine", "local", "inference_optimized"}) == "local";
+  // core_v0.16.1 reads the older name in its legacy models alone, which know no sinks.
+  const bool names_flash = arguments.has("--use-flash-attn") &&
+                           arguments.text_or("--softmax-type", "vanilla") == "vanilla";
   const std::string backend =
-      arguments.has("--use-flash-attn")
-          ? "flash"
-          : arguments.word_or("--attention-backend", "auto",
-                              {"flash", "fused", "unfused", "local", "auto"});
+      names_flash ? "flash"
+                  : arguments.word_or("--attention-backend", "auto",
+                                      {"flash", "fused", "unfused", "local", "auto"});
   if (backend == "local" && !local) {
     refuse(run, "--attention-backend local: it needs --transformer-impl local");
   }

@@ -5,6 +5,7 @@
 
 #include "data/arguments/integer_pattern.h"
 #include "data/arguments/megatron.h"
+#include "data/arguments/megatron_hybrid.h"
 #include "data/models/config.h"
 #include "data/read/json_message.h"
 
@@ -63,6 +64,19 @@ std::int64_t gpt2_vocabulary(const RunArguments& arguments, std::vector<std::str
   return kGpt2Tokens;
 }
 
+// Llama2Tokenizer reads any SentencePiece model; that of Llama 2, which Mistral and Mixtral have in
+// the same size, is what its name says.
+std::int64_t llama2_vocabulary(const RunArguments& arguments, std::vector<std::string>& notes) {
+  constexpr std::int64_t kTokens = 32000;  // huggingface.co/meta-llama/Llama-2-7b-hf config.json
+  notes.emplace_back(
+      arguments
+          .error("--tokenizer-type", "found \"Llama2Tokenizer\", took Llama 2's " +
+                                         std::to_string(kTokens) +
+                                         " tokens; --set vocab-size=N says otherwise")
+          .what());
+  return kTokens;
+}
+
 // The tokenizer's vocabulary; padding is the profile's. training/tokenizer/tokenizer.py.
 std::int64_t vocabulary(const RunArguments& arguments, std::vector<std::string>& notes) {
   for (const char* stated : {"--padded-vocab-size", "--vocab-size"}) {
@@ -80,8 +94,12 @@ std::int64_t vocabulary(const RunArguments& arguments, std::vector<std::string>&
     return 0;  // of no run that is estimated
   }
   // pretrain_gpt.py sets this default.
-  if (arguments.text_or("--tokenizer-type", "GPT2BPETokenizer") == "GPT2BPETokenizer") {
+  const std::string tokenizer = arguments.text_or("--tokenizer-type", "GPT2BPETokenizer");
+  if (tokenizer == "GPT2BPETokenizer") {
     return gpt2_vocabulary(arguments, notes);
+  }
+  if (tokenizer == "Llama2Tokenizer") {
+    return llama2_vocabulary(arguments, notes);
   }
   throw unknown_vocabulary(arguments, "--tokenizer-type");
 }
@@ -285,15 +303,18 @@ std::string why_refused(const RunArguments& arguments) {
     return "unsupported: --experimental-attention-variant " + variant +
            ": an attention that is not counted; gated_delta_net is";
   }
-  return arguments.first_refused();
+  const std::string hybrid = why_hybrid_refused(arguments);
+  return hybrid.empty() ? arguments.first_refused() : hybrid;
 }
 
 ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>& notes) {
   ModelSpec model;
   model.name = "of the arguments";
   model.family = "gpt";
+  const std::optional<std::string> pattern = hybrid_pattern(arguments);
   const std::int64_t num_layers =
-      required(arguments, "--num-layers", "--encoder-num-layers", kMaxLayers);
+      pattern ? std::ssize(*pattern)
+              : required(arguments, "--num-layers", "--encoder-num-layers", kMaxLayers);
   model.layers.resize(static_cast<std::size_t>(num_layers));
   read_widths(arguments, model);
   read_mla(arguments, model);
@@ -304,6 +325,9 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   read_windows(arguments, model);
   read_sinks(arguments, model);
   read_delta_nets(arguments, model);
+  if (pattern) {
+    read_hybrid(arguments, *pattern, model);
+  }
   model.vocab = vocabulary(arguments, notes);
   model.tied_embeddings = !arguments.has("--untie-embeddings-and-output-weights");
   model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxMtpLayers);

@@ -19,14 +19,16 @@ struct MegatronModule {
   std::string_view name;
   std::array<LinearLayer, 3> places{};
 };
-constexpr std::array<MegatronModule, 4> kModules = {{
+constexpr std::array<MegatronModule, 6> kModules = {{
     {"linear_qkv", {LinearLayer::kQuery, LinearLayer::kKey, LinearLayer::kValue}},
     {"linear_proj", {LinearLayer::kOutput, LinearLayer::kOutput, LinearLayer::kOutput}},
     {"linear_fc1", {LinearLayer::kGate, LinearLayer::kUp, LinearLayer::kUp}},
     {"linear_fc2", {LinearLayer::kDown, LinearLayer::kDown, LinearLayer::kDown}},
+    {"in_proj", {LinearLayer::kMixerInput, LinearLayer::kMixerInput, LinearLayer::kMixerInput}},
+    {"out_proj", {LinearLayer::kMixerOutput, LinearLayer::kMixerOutput, LinearLayer::kMixerOutput}},
 }};
 
-// All linear layers are those of a prediction module's projection, too.
+// All linear layers are a prediction module's projection, too, which has no name of its own here.
 void read_targets(const RunArguments& arguments, RunReading& run) {
   const char* const setting = "--target-modules";
   std::vector<std::string> names = arguments.texts(setting);
@@ -35,20 +37,30 @@ void read_targets(const RunArguments& arguments, RunReading& run) {
   }
   for (const std::string& name : names) {
     const auto* const found = std::ranges::find(kModules, name, &MegatronModule::name);
-    if (name == "all-linear" && run.job.model.num_mtp_layers == 0) {
-      set_targets(run.job.adapters, all_targets());
+    if (name == "all-linear") {
+      set_targets(run.job.adapters, all_linear_targets());
     } else if (found != kModules.end()) {
       for (const LinearLayer place : found->places) {
         run.job.adapters.targets.at(static_cast<std::size_t>(place)) = true;
       }
     } else {
       refuse(run, std::string(setting) + " " + shown(name, Encoding::kUnchecked) +
-                      (name == "all-linear"
-                           ? " with --mtp-num-layers: adapters on eh_proj are not described, those "
-                             "on linear_qkv, linear_proj, linear_fc1 and linear_fc2 by name are"
-                           : ": all-linear, linear_qkv, linear_proj, linear_fc1 and linear_fc2 are "
-                             "described"));
+                      ": all-linear, linear_qkv, linear_proj, linear_fc1, linear_fc2, in_proj and "
+                      "out_proj are described");
     }
+  }
+}
+
+// mcore-bridge 1.6.5 model/modules/gated_delta_net.py: in_proj_qkvz and in_proj_ba in place of
+// in_proj, with adapters of their own.
+void refuse_split_input(const RunArguments& arguments, RunReading& run) {
+  const bool has_delta_nets = std::ranges::any_of(run.job.model.layers, [](const LayerSpec& layer) {
+    return layer.mixer == MixerKind::kGatedDelta;
+  });
+  const char* const setting = "--linear-decoupled-in-proj";
+  if (has_delta_nets && arguments.text_or(setting, "false") == "true" &&
+      run.job.adapters.is_on(LinearLayer::kMixerInput)) {
+    refuse(run, std::string(setting) + " true: adapters on in_proj as one are described");
   }
 }
 
@@ -98,6 +110,7 @@ void read_megatron_adapters(const RunArguments& arguments, RunReading& run) {
   adapters.dropout = arguments.number_or("--lora-dropout", kDropout, 0, 1);
   adapters.dtype = DType::kBf16;
   read_targets(arguments, run);
+  refuse_split_input(arguments, run);
   read_trained_modules(arguments, run);
 }
 

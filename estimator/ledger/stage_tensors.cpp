@@ -180,6 +180,15 @@ void add_delta_shapes(std::vector<WeightShape>& shapes, const Job& job, const Pl
   shapes.push_back({.rows = h, .columns = div_ceil(delta.value_width(), plan.tp)});
 }
 
+// Of Mamba-2: the product that makes gate, values, both matrices and steps, and that of the output.
+void add_mamba_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan) {
+  const MambaSpec& mamba = job.model.mamba;
+  const std::int64_t h = job.model.hidden;
+  const std::int64_t made = 2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads;
+  shapes.push_back({.rows = div_ceil(made, plan.tp), .columns = h});
+  shapes.push_back({.rows = h, .columns = div_ceil(mamba.inner, plan.tp)});
+}
+
 void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan) {
   const ModelSpec& model = job.model;
   const MlaSpec& mla = model.mla;
@@ -204,6 +213,16 @@ void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, cons
   shapes.push_back({.rows = mla.kv_lora_rank + mla.qk_rope_head_dim, .columns = h});
   shapes.push_back({.rows = key_value, .columns = mla.kv_lora_rank});
   shapes.push_back({.rows = h, .columns = heads * mla.v_head_dim});
+}
+
+void add_mixer_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan,
+                      MixerKind mixer) {
+  switch (mixer) {
+    case MixerKind::kNone: return;
+    case MixerKind::kGatedDelta: return add_delta_shapes(shapes, job, plan);
+    case MixerKind::kMamba2: return add_mamba_shapes(shapes, job, plan);
+    default: return add_attention_shapes(shapes, job, plan);
+  }
 }
 
 void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, std::int64_t width,
@@ -277,10 +296,9 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     case BlockKind::kOtherLayer:
     case BlockKind::kFurtherLayer: break;
   }
-  if (layer.mixer == MixerKind::kGatedDelta) {
-    add_delta_shapes(shapes, job, plan);
-  } else {
-    add_attention_shapes(shapes, job, plan);
+  add_mixer_shapes(shapes, job, plan, layer.mixer);
+  if (!layer.has_ffn) {
+    return shapes;
   }
   if (!layer.is_moe) {
     add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);

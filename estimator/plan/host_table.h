@@ -31,6 +31,7 @@ struct HostTable {
   HostCost biased_expert = {};          // what biases add to each of them
   HostCost head_norms = {};             // norms of q and of k
   HostCost delta_net = {};              // a gated delta net instead of attention
+  HostCost mamba = {};                  // a Mamba-2 mixer instead of attention
   HostCost latent = {};                 // latent attention instead of grouped queries
   HostCost latent_query = {};           // the same with latent queries, beside it
   HostCost shared_experts = {};

@@ -143,8 +143,8 @@ std::vector<ExportedFile> megatron_files(const ExportRequest& request) {
       geometry_text(request.job().cluster) + "\n" +
       environment_text(environment_of(request.job(), request.plan())) + "\n";
   for (const ArgumentGroup& group : groups) { text += array_text(group); }
-  text +=
-      "\n" + torchrun_text() + "  \"$MEGATRON_PATH/pretrain_gpt.py\"" + array_words(groups) + "\n";
+  text += "\n" + torchrun_text() + "  \"$MEGATRON_PATH/" + megatron_program(request.job().model) +
+          "\"" + array_words(groups) + "\n";
   return {{.name = "launch.sh", .text = text, .is_program = true}, slurm_file(request)};
 }
 

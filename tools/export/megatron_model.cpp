@@ -14,6 +14,13 @@
 namespace shardplan {
 namespace {
 
+// Layers of one part are those of pretrain_mamba.py.
+bool is_hybrid(const ModelSpec& model) {
+  return std::ranges::any_of(model.layers, [](const LayerSpec& layer) {
+    return layer.mixer == MixerKind::kNone || !layer.has_ffn;
+  });
+}
+
 void add_heads(ArgumentList& arguments, const ModelSpec& model) {
   arguments.add("--num-attention-heads", model.num_heads);
   if (model.is_mla()) {
@@ -47,6 +54,10 @@ void add_positions(ArgumentList& arguments, const ExportRequest& request) {
   }
   arguments.add("--max-position-embeddings",
                 std::max(model.max_sequence_length, job.sequence_length));
+  if (is_hybrid(model) && std::ranges::none_of(model.layers, &LayerSpec::has_rotary)) {
+    arguments.add("--position-embedding-type", "none");
+    return;
+  }
   arguments.add("--position-embedding-type", "rope");
   const ConfigNumbers numbers = config_numbers(request.model.config);
   if (numbers.rope_theta) {
@@ -166,6 +177,35 @@ void add_mixers(ArgumentList& arguments, const ModelSpec& model) {
   arguments.add("--linear-conv-kernel-dim", delta.convolution);
 }
 
+// core/ssm/mamba_hybrid_layer_allocation.py, Symbols. Its convolution sees four tokens.
+void add_hybrid(ArgumentList& arguments, const ModelSpec& model) {
+  if (!is_hybrid(model)) {
+    return;
+  }
+  const MambaSpec& mamba = model.mamba;
+  constexpr std::int64_t kConvolution = 4;
+  if (mamba.num_heads > 0 && mamba.convolution != kConvolution) {
+    throw InputError(
+        "--export: megatron core_v0.16.1 cannot express this plan: its convolution "
+        "sees 4 tokens, that of " +
+        model.name + " " + std::to_string(mamba.convolution) + "; nothing is written");
+  }
+  std::string pattern;
+  for (const LayerSpec& layer : model.layers) {
+    pattern += layer.mixer == MixerKind::kMamba2      ? 'M'
+               : layer.mixer == MixerKind::kAttention ? '*'
+               : layer.is_moe                         ? 'E'
+                                                      : '-';
+  }
+  arguments.add_list("--spec",
+                     {"megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"});
+  arguments.add("--hybrid-override-pattern", pattern);
+  arguments.add("--mamba-num-heads", mamba.num_heads);
+  arguments.add("--mamba-head-dim", mamba.head_dim);
+  arguments.add("--mamba-num-groups", mamba.groups);
+  arguments.add("--mamba-state-dim", mamba.state);
+}
+
 void add_router(ArgumentList& arguments, const ExportRequest& request) {
   const MoeSpec& moe = request.job().model.moe;
   arguments.add("--moe-router-topk", moe.topk);
@@ -198,6 +238,10 @@ void add_dropout(ArgumentList& arguments, const ExportRequest& request, const ch
 
 }  // namespace
 
+std::string megatron_program(const ModelSpec& model) {
+  return is_hybrid(model) ? "pretrain_mamba.py" : "pretrain_gpt.py";
+}
+
 std::vector<ExportedArgument> megatron_model_arguments(const ExportRequest& request) {
   const Job& job = request.job();
   const ModelSpec& model = job.model;
@@ -212,6 +256,7 @@ std::vector<ExportedArgument> megatron_model_arguments(const ExportRequest& requ
   add_layers(arguments, request);
   add_windows(arguments, model);
   add_mixers(arguments, model);
+  add_hybrid(arguments, model);
   if (model.num_mtp_layers > 0) {
     arguments.add("--mtp-num-layers", model.num_mtp_layers);
   }
@@ -230,8 +275,10 @@ std::vector<ExportedArgument> megatron_expert_arguments(const ExportRequest& req
   }
   arguments.add("--num-experts", moe.num_experts);
   arguments.add("--moe-ffn-hidden-size", moe.expert_ffn);
-  arguments.add("--moe-layer-freq",
-                layers_that(model, [](const LayerSpec& layer) { return layer.is_moe; }));
+  if (!is_hybrid(model)) {
+    arguments.add("--moe-layer-freq",
+                  layers_that(model, [](const LayerSpec& layer) { return layer.is_moe; }));
+  }
   if (moe.shared_ffn > 0) {
     arguments.add("--moe-shared-expert-intermediate-size", moe.shared_ffn);
     arguments.add_switch_if(moe.shared_gate, "--moe-shared-expert-gate");

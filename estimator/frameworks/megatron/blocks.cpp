@@ -8,13 +8,29 @@
 #include "estimator/frameworks/megatron/blocks/combined.h"
 #include "estimator/frameworks/megatron/blocks/ends.h"
 #include "estimator/frameworks/megatron/blocks/ffn.h"
+#include "estimator/frameworks/megatron/blocks/layer_ends.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/mixers/delta_net.h"
+#include "estimator/frameworks/megatron/mixers/mamba.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/frameworks/pieces/seen_by_layer.h"
 #include "estimator/ledger/layer_blocks.h"
 
 namespace shardplan::megatron {
+namespace {
+
+void add_mixer(MegatronBlock& block) {
+  switch (block.layer.mixer) {
+    case MixerKind::kNone: return;
+    case MixerKind::kGatedDelta: return add_delta_net(block);
+    case MixerKind::kMamba2: return add_mamba(block);
+    default: break;
+  }
+  add_attention(block);
+  add_context_parallel(block);
+}
+
+}  // namespace
 
 std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kind) {
   RowList rows(1);
@@ -46,15 +62,10 @@ std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kin
     return std::move(rows.rows);
   }
   add_layer_input(block);
-  if (block.layer.mixer == MixerKind::kGatedDelta) {
-    add_delta_net(block);
-  } else {
-    add_attention(block);
-    add_context_parallel(block);
-  }
+  add_mixer(block);
   if (block.is_moe) {
     add_moe(block);
-  } else {
+  } else if (block.layer.has_ffn) {
     add_dense_ffn(block);
   }
   add_other_microbatch(block);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/units.h"
@@ -26,6 +27,7 @@ constexpr auto kEngineNumbers = std::to_array<HostNumber>({
     {.name = "biased_expert", .member = &HostTable::biased_expert},
     {.name = "head_norms", .member = &HostTable::head_norms},
     {.name = "delta_net", .member = &HostTable::delta_net},
+    {.name = "mamba", .member = &HostTable::mamba},
     {.name = "latent", .member = &HostTable::latent},
     {.name = "latent_query", .member = &HostTable::latent_query},
     {.name = "shared_experts", .member = &HostTable::shared_experts},
@@ -105,6 +107,17 @@ ExpertLaunches launches_of_experts(const FrameworkProfile& profile) {
                         profile.moe_capacity_factor == 0};
 }
 
+// What a layer of one part leaves out of one of attention and an FFN, of which the latter is a
+// third and has half of the collectives, and what Mamba-2 adds to attention's launches.
+HostCost single_part(const Plan& plan, const LayerSpec& layer, const HostTable& table) {
+  const bool is_single = has_single_part(layer);
+  HostCost cost;
+  add(cost, layer.mixer == MixerKind::kNone ? -2.0 / 3 : is_single ? -1.0 / 3 : 0, table.layer);
+  add(cost, is_single && plan.tp > 1 ? -0.5 : 0, table.tensor_parallel);
+  add(cost, layer.mixer == MixerKind::kMamba2 ? 1 : 0, table.mamba);
+  return cost;
+}
+
 // A layer of which CUDA graphs may hold a part.
 HostCost layer_launches(const Job& job, const Plan& plan, const LayerSpec& layer,
                         const HostLaunches& host, const HostTable& table) {
@@ -119,10 +132,12 @@ HostCost layer_launches(const Job& job, const Plan& plan, const LayerSpec& layer
       break;
     case CudaGraphs::kRouter:
       cost = eager_launches(job, plan, layer, host, table);
+      add(cost, 1, single_part(plan, layer, table));
       add(cost, layer.is_moe ? 1 : 0, table.graph);
       break;
     case CudaGraphs::kNone:
       cost = eager_launches(job, plan, layer, host, table);
+      add(cost, 1, single_part(plan, layer, table));
       routing = routing_launches(job, host, table);
       break;
   }

@@ -10,6 +10,7 @@
 #include "estimator/frameworks/megatron/expert_kernels.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/host.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/frameworks/megatron/mixers/mixer_kernels.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/ledger/block_memory.h"
@@ -56,7 +57,7 @@ LayerKernels engine_kernels(const Job& job, double e) {
     kernels.norm = kernels.norm + bias_beside_residual(e);
   }
   kernels.plain = {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}};
-  if (model.learned_positions == 0) {
+  if (turns_positions(model)) {
     const double value = static_cast<double>(model.num_kv_heads) /
                          static_cast<double>(std::max<std::int64_t>(1, model.num_heads));
     const double copied = (model.num_kv_heads < model.num_heads ? 1 : 0) + value;
@@ -128,7 +129,7 @@ LayerKernels paper_layer_kernels(const Job& job, const Plan& plan) {
 // Transformer Engine's layers without fused kernels turn queries and keys as the local ones do.
 // Norms of heads pass over the same elements as the fused ones.
 LayerKernels engine_layer_kernels(const Job& job, const Plan& plan) {
-  if (job.profile.rope_fusion || job.model.learned_positions > 0) {
+  if (job.profile.rope_fusion || !turns_positions(job.model)) {
     return paper_layer_kernels(job, plan);
   }
   const double e = activation_element_bytes(plan);
@@ -218,7 +219,24 @@ bool trains_linears(const Job& job) {
   return !trains_adapters(job);
 }
 
+// What a sink adds to unfused attention, bytes of a score (UnfusedDotProductAttention, softmax.py
+// forward_torch_softmax): the sink put behind 4, cast to fp32 6, masked 9, PyTorch's softmax 4 more
+// than the fused one and cast back 6; backward a column of zeros put behind 6, cast 6, softmax 18
+// more, masked 9, cast 6 and the sink's sum 2.
+void add_sink_scores(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  if (!layer.has_sinks || !saves_probabilities(context.job, context.plan)) {
+    return;
+  }
+  const double scores =
+      number(context.tokens * div_ceil(context.model().num_heads, context.plan.tp)) *
+      number(context.job.sequence_length);
+  begin_part(context, "attention");
+  add(parts.attention,
+      memory_bound(context, scores, {.forward = {.streamed = 29}, .backward = {.streamed = 47}}));
+}
+
 void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  add_sink_scores(context, layer, parts);
   add_output_gate(context, layer, parts);
   add_adapters_beside_products(context, layer, parts);
 }

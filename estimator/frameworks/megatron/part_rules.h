@@ -8,6 +8,7 @@
 
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/ledger/layer_blocks.h"
 #include "estimator/plan/parameters.h"
 #include "estimator/validity/sizes.h"
@@ -17,23 +18,30 @@
 
 namespace shardplan::megatron {
 
-// Unfused attention takes sinks as one more column of scores, which its rows do not have.
-// FlashAttention takes none (pytorch/attention/dot_product_attention/utils.py,
-// get_attention_backend), and where cuDNN's backward is not deterministic only the unfused one is
-// left.
-inline constexpr ValidityRule kSinkBackends = {
-    .name = "unsupported: attention_backend",
+// pytorch/attention/dot_product_attention/utils.py, get_attention_backend: FlashAttention takes no
+// sinks, and named alone leaves no kernel.
+inline constexpr ValidityRule kSinksHaveNoFlash = {
+    .name = "sinks_need_fused_or_unfused_attention",
     .reads = {},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return has_sinks(job) && attention_backend(job, plan) != AttentionBackend::kFused;
+          return has_sinks(job) && attention_backend(job, plan) == AttentionBackend::kFlash;
         },
     .explain =
-        [](const Job& job, const Plan& plan) {
+        [](const Job& job, const Plan&) {
+          return "attention_backend flash with attention sinks (" + job.model.family +
+                 "), which leaves Transformer Engine no kernel; valid: auto, fused, unfused";
+        }};
+// Core's own attention has another softmax for them, which its rows do not have.
+inline constexpr ValidityRule kSinkBackends = {
+    .name = "unsupported: attention_backend",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return has_sinks(job) && has_local_layers(job); },
+    .explain =
+        [](const Job& job, const Plan&) {
           return not_modelled(job, "attention_backend",
-                              std::string(name_of(attention_backend(job, plan))) +
-                                  " with attention sinks (" + job.model.family + ")",
-                              "auto and fused, not deterministic from compute capability 10.0 on");
+                              "local with attention sinks (" + job.model.family + ")",
+                              "auto, fused, unfused");
         }};
 
 // The same function, context_parallel.
@@ -105,9 +113,14 @@ inline bool has_delta_nets(const Job& job) {
 inline bool has_gated_attention(const Job& job) {
   return job.model.attention_gate != AttentionGate::kNone;
 }
+inline bool has_newer_mixers(const Job& job) {
+  return has_delta_nets(job) || has_gated_attention(job) || is_hybrid(job);
+}
 // "gated delta nets (qwen3_next)"
 inline std::string newer_mixers(const Job& job) {
-  return std::string(has_delta_nets(job) ? "gated delta nets (" : "gated attention (") +
+  return std::string(has_delta_nets(job) ? "gated delta nets ("
+                     : is_hybrid(job)    ? "layers of one part ("
+                                         : "gated attention (") +
          job.model.family + ")";
 }
 
@@ -143,19 +156,21 @@ inline constexpr ValidityRule kMixersInBf16 = {
     .reads = {PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return (has_delta_nets(job) || has_gated_attention(job)) &&
-                 plan.precision == Precision::kFp8;
+          return has_newer_mixers(job) && plan.precision == Precision::kFp8;
         },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "precision", "fp8 with " + newer_mixers(job), "bf16, fp16");
         }};
 
-// Buckets of Megatron-FSDP, Muon's matrices and adapters are counted of layers of equal mixers.
+// Buckets of Megatron-FSDP and Muon's matrices are counted of layers of equal mixers.
 inline constexpr ValidityRule kMixersZero = {
     .name = "unsupported: zero",
     .reads = {PlanField::kZero},
-    .broken = [](const Job& job, const Plan& plan) { return has_delta_nets(job) && plan.zero > 1; },
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return (has_delta_nets(job) || is_hybrid(job)) && plan.zero > 1;
+        },
     .explain =
         [](const Job& job, const Plan& plan) {
           return not_modelled(job, "zero", number_text(plan.zero) + " with " + newer_mixers(job),
@@ -165,30 +180,12 @@ inline constexpr ValidityRule kMixersZero = {
 inline constexpr ValidityRule kMixersOptimizer = {
     .name = "unsupported: optimizer",
     .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return (has_delta_nets(job) || has_gated_attention(job)) && uses_muon(job);
-        },
+    .broken = [](const Job& job, const Plan&) { return has_newer_mixers(job) && uses_muon(job); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "optimizer",
                               std::string(name_of(job.optimizer)) + " with " + newer_mixers(job),
                               "adamw");
-        }};
-
-inline constexpr ValidityRule kMixersAdapters = {
-    .name = "unsupported: trained",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return (has_delta_nets(job) || has_gated_attention(job)) && trains_adapters(job);
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return not_modelled(
-              job, "trained",
-              std::string(name_of(trained_parameters(job))) + " with " + newer_mixers(job),
-              name_of(TrainedParameters::kAll));
         }};
 
 // experimental_attention_variant_module_specs.py knows Transformer Engine's layers alone;
@@ -198,7 +195,7 @@ inline constexpr ValidityRule kMixersBackends = {
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return (has_delta_nets(job) || has_gated_attention(job)) &&
+          return has_newer_mixers(job) &&
                  (has_local_layers(job) || job.profile.deterministic_attention);
         },
     .explain =

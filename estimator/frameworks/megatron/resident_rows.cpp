@@ -33,7 +33,7 @@ std::int64_t gates_on_streams(const ResidentRows& state) {
   if (!has_shared_streams(state.job) || !state.job.model.moe.shared_gate) {
     return 0;
   }
-  return count_mixtures(state.job, state.stage);
+  return num_shared_streams(count_mixtures(state.job, state.stage));
 }
 
 // cuBLAS workspaces stay. Transformer Engine makes one of its own, of core's own layers for the

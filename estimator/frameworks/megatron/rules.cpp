@@ -10,6 +10,7 @@
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/frameworks/megatron/fp8_rules.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/mixers/hybrid_rules.h"
 #include "estimator/frameworks/megatron/overlap_rules.h"
 #include "estimator/frameworks/megatron/part_rules.h"
 #include "estimator/frameworks/megatron/state_rules.h"
@@ -201,8 +202,9 @@ constexpr std::array kRules = {
     kMixersInBf16,
     kMixersZero,
     kMixersOptimizer,
-    kMixersAdapters,
     kMixersBackends,
+    kHybridParts,
+    kHybridCp,
     // accepted
     kAdaptersArePlain,
     kAdaptersOptimizer,
@@ -238,11 +240,16 @@ constexpr std::array kRules = {
     kA2aHeads,
     kRingNeedsFullAttention,
     kUnfusedNeedsNoCp,
+    kSinksHaveNoFlash,
     kSinksNeedA2a,
     kBiasedExpertsNeedEtp1,
     kBiasedExpertsAlone,
     kDeltaNeedsCp1,
     kDeltaHeadsByTp,
+    kHybridOverlaps,
+    kHybridRecompute,
+    kHybridVpp,
+    kMambaByTp,
     kDeferredWgrads,
     kDpReplicateNeedsZero,
     kDpReplicate,

@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/ledger/block_rows.h"
 
@@ -153,9 +154,9 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
        last_inputs,
        {.component = Component::kWorkspace,
         .name = "rotary_table",
-        .elements = job.model.learned_positions > 0
-                        ? 0
-                        : div_ceil(job.sequence_length, plan.cp) * job.model.rotary_dim(),
+        .elements = turns_positions(job.model)
+                        ? div_ceil(job.sequence_length, plan.cp) * job.model.rotary_dim()
+                        : 0,
         .dtype = DType::kFp32,
         .formula = "s/c*d: this rank's angles of the rotary embedding, fp32, cached"},
        {.component = Component::kActivations,

@@ -11,6 +11,12 @@ namespace shardplan::megatron {
 
 bool has_shared_streams(const Job& job);
 
+// PyTorch hands out so many streams in turn (c10/cuda/CUDAStream.cpp, kStreamsPerPool): layers
+// beyond them share theirs with earlier ones, blocks of memory and workspaces with it.
+inline constexpr std::int64_t kStreamsOfPool = 32;
+// Streams of so many layers with experts.
+std::int64_t num_shared_streams(std::int64_t mixtures);
+
 // Bytes of one layer on its stream: what it keeps for backward, and what passes at once beside it.
 struct SharedStream {
   std::int64_t kept = 0;

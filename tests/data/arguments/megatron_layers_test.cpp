@@ -113,5 +113,69 @@ TEST_CASE("layers that are not counted are refused by what they are") {
                   "nets") != std::string::npos);
 }
 
+// examples/mamba/train.sh of core_v0.16.1, and in ratios' place the patterns that the same file of
+// later versions says.
+constexpr std::string_view kHybrid = R"("--hidden-size": 1024,
+  "--num-attention-heads": 16, "--num-query-groups": 8, "--padded-vocab-size": 256000,
+  "--disable-bias-linear": true,
+  "--spec": ["megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec"])";
+
+std::string letters_of(const ModelSpec& model) {
+  std::string letters;
+  for (const LayerSpec& layer : model.layers) {
+    letters += layer.mixer == MixerKind::kMamba2      ? 'M'
+               : layer.mixer == MixerKind::kAttention ? '*'
+               : layer.is_moe                         ? 'E'
+                                                      : '-';
+  }
+  return letters;
+}
+
+TEST_CASE("ratios of a hybrid make the pattern that Megatron-LM makes of them") {
+  const auto letters = [](const std::string& num_layers) {
+    const RunReading run =
+        reading_of(kHybrid, R"(, "--hybrid-attention-ratio": 0.08, "--hybrid-mlp-ratio": 0.5,
+                               "--num-layers": )" +
+                                num_layers);
+    CHECK(run.unsupported.empty());
+    return letters_of(run.job.model);
+  };
+  CHECK(letters("48") == "M-M-M--M-*M-M-M-M--*M-M-M-M-*M--M-M-M-*M-M--M-M-");
+  CHECK(letters("56") == "M-M-M--M-M*-M-M-M-M--M*-M-M-M-M-M*--M-M-M-M-M*-M--M-M-M-");
+}
+
+TEST_CASE("a hybrid's letters say its layers, and its sizes have Megatron-LM's defaults") {
+  const RunReading run =
+      reading_of(kHybrid, R"(, "--num-layers": 4, "--hybrid-override-pattern": "M*-M")");
+  const ModelSpec& model = run.job.model;
+  CHECK(letters_of(model) == "M*-M");
+  CHECK(model.mamba.num_heads == 32);
+  CHECK(model.mamba.inner == 2048);
+  CHECK(model.mamba.groups == 8);
+  CHECK(model.mamba.state == 128);
+  const std::int64_t packed = 2 * 2048 + 2 * 8 * 128 + 32;
+  const std::int64_t mamba =
+      1024 + 1024 * packed + 5 * (2048 + 2 * 8 * 128) + 3 * 32 + 2048 + 2048 * 1024;
+  const std::int64_t attention = 1024 + 1024 * (16 + 2 * 8) * 64 + 1024 * 1024;
+  const std::int64_t ffn = 1024 + 2 * 1024 * 4096;
+  CHECK(count_parameters(model) == 2 * mamba + attention + ffn + 2 * 256'000 * 1024 + 1024);
+  const RunReading later = reading_of(kHybrid, R"(, "--hybrid-layer-pattern": "M*-M")");
+  CHECK(count_parameters(later.job.model) == count_parameters(model));
+}
+
+TEST_CASE("what of a hybrid is wrong or not described is said by its name") {
+  const auto said = [](const std::string& more) {
+    return message_of([&] { reading_of(kHybrid, more); });
+  };
+  CHECK(said(R"(, "--num-layers": 3, "--hybrid-override-pattern": "M*-M")")
+            .find("--hybrid-override-pattern: found 4 letters, expected 3") != std::string::npos);
+  CHECK(said(R"(, "--hybrid-layer-pattern": "MX")").find("letters M, *, - and E") !=
+        std::string::npos);
+  CHECK(said(R"(, "--hybrid-layer-pattern": "ME")").find("--num-experts: found nothing") !=
+        std::string::npos);
+  const RunReading stages = reading_of(kHybrid, R"(, "--hybrid-layer-pattern": "M*|-M")");
+  CHECK(stages.unsupported.find("stages by |") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace shardplan

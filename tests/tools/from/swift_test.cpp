@@ -109,7 +109,7 @@ TEST_CASE("what megatron sft does not say is as ms-swift has it") {
 TEST_CASE("megatron sft with adapters is Megatron-LM with options of adapters") {
   const std::string lora = with(kSft, "--packing true", "--packing true --tuner_type lora");
   const ProgramRun run = estimate(lora);
-  CHECK(contains(run.out, "adapters     rank 8 on all linear layers, dropout 0.05, of bf16"));
+  CHECK(contains(run.out, "adapters     rank 8 on all-linear, dropout 0.05, of bf16"));
   CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
   const ProgramRun options =
       estimate(kSft, {"--lora-rank", "8", "--lora-dropout", "0.05", "--lora-dtype", "bf16"});

@@ -31,7 +31,6 @@ constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
     {.part = "sft_retro", .what = "trains a retrieval model"},
     {.part = "pretrain_vision", .what = "trains a vision model"},
     {.part = "pretrain_vlm", .what = "trains a vision and language model"},
-    {.part = "pretrain_mamba", .what = "trains a hybrid of Mamba layers"},
     {.part = "train_rl", .what = "trains by reinforcement learning"},
     {.part = "megatron rlhf", .what = "trains by preferences or by reinforcement learning"},
     {.part = "megatron export", .what = "converts a checkpoint"},
@@ -132,6 +131,11 @@ const OtherProgram* other_program(const std::string& word) {
   return other == kOtherPrograms.end() ? nullptr : other;
 }
 
+// Megatron-LM's programs of hybrids of Mamba-2, the later of core_v0.17.0.
+bool trains_hybrid(const std::string& name) {
+  return name.starts_with("pretrain_mamba") || name.starts_with("pretrain_hybrid");
+}
+
 }  // namespace
 
 bool is_other_program(const std::string& program) {
@@ -174,6 +178,15 @@ void check_arguments(const Launch& launch, const std::vector<std::string>& set_w
                        std::string(kByOptions));
     }
   }
+  const auto says_layers = [](const std::string& word) {
+    return word.starts_with("--spec") || word.starts_with("--hybrid-");
+  };
+  if (trains_hybrid(file_name(launch.program)) && std::ranges::none_of(words, says_layers)) {
+    throw InputError(
+        launch.place + ": found " + file_name(launch.program) +
+        " without --spec, expected --spec megatron.core.models.mamba.mamba_layer_specs "
+        "mamba_stack_spec and a pattern or ratios of layers");
+  }
   const bool is_open =
       std::ranges::any_of(words, [](const std::string& word) { return word.starts_with('$'); });
   const bool is_configured = is_swift_program(launch.program) || starts_trainer(launch) ||
@@ -191,8 +204,8 @@ void note_program(const Launch& launch, const RunSettings& settings,
                   std::vector<std::string>& notes) {
   const std::string name = file_name(launch.program);
   if (settings.format == RunFormat::kMegatron && !name.empty() &&
-      !name.starts_with("pretrain_gpt") && !is_swift_program(launch.program) &&
-      !is_supervised_slime(launch.arguments)) {
+      !name.starts_with("pretrain_gpt") && !trains_hybrid(name) &&
+      !is_swift_program(launch.program) && !is_supervised_slime(launch.arguments)) {
     notes.push_back(launch.place + ": " + name + " is taken for Megatron-LM's pretrain_gpt.py");
   }
 }

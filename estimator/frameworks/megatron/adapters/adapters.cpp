@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/pieces/seen_by_layer.h"
+#include "estimator/ledger/layer_blocks.h"
 #include "estimator/ledger/padded_buffer.h"
 #include "estimator/plan/number.h"
 
@@ -32,8 +33,58 @@ void add_ffn(std::vector<AdapterShape>& adapters, const Job& job, const FfnPlace
   }
 }
 
-bool has_layer(BlockKind kind) {
-  return kind == BlockKind::kDenseLayer || kind == BlockKind::kMoeLayer || kind == BlockKind::kMtp;
+// Attention makes the projection before the packed product (core/transformer/attention.py), in
+// which a gate is as wide as the queries. A packed product of fewer heads of keys than ranks is cut
+// into as many equal parts (layout.h).
+void add_attention(std::vector<AdapterShape>& adapters, const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  const std::int64_t gates = model.attention_gate == AttentionGate::kPerElement ? 2 : 1;
+  const std::int64_t query = div_ceil(model.num_heads, plan.tp) * model.head_dim;
+  const std::int64_t packed =
+      model.num_kv_heads % plan.tp == 0
+          ? gates * query + 2 * model.num_kv_heads / plan.tp * model.head_dim
+          : div_ceil((gates * model.num_heads + 2 * model.num_kv_heads) * model.head_dim, plan.tp);
+  if (adapts_projection(job)) {
+    adapters.push_back(
+        {.place = AdapterPlace::kProjection, .inputs = query, .outputs = model.hidden});
+  }
+  if (adapts_qkv(job)) {
+    adapters.push_back({.place = AdapterPlace::kQkv, .inputs = model.hidden, .outputs = packed});
+  }
+}
+
+// in_proj makes so much, out_proj takes so much.
+void add_in_and_out(std::vector<AdapterShape>& adapters, const Job& job, std::int64_t made,
+                    std::int64_t taken) {
+  const std::int64_t hidden = job.model.hidden;
+  if (adapts_mixer_input(job)) {
+    adapters.push_back({.place = AdapterPlace::kMixerInput, .inputs = hidden, .outputs = made});
+  }
+  if (adapts_mixer_output(job)) {
+    adapters.push_back({.place = AdapterPlace::kMixerOutput, .inputs = taken, .outputs = hidden});
+  }
+}
+
+// core/ssm/gated_delta_net.py: queries, keys, values, gate, decays and steps are one product;
+// core/ssm/mamba_mixer.py: gate, values, both matrices and steps.
+void add_mixer(std::vector<AdapterShape>& adapters, const Job& job, const Plan& plan,
+               MixerKind mixer) {
+  const DeltaSpec& delta = job.model.delta;
+  const MambaSpec& mamba = job.model.mamba;
+  switch (mixer) {
+    case MixerKind::kAttention: return add_attention(adapters, job, plan);
+    case MixerKind::kGatedDelta:
+      return add_in_and_out(
+          adapters, job,
+          div_ceil(2 * (delta.key_width() + delta.value_width() + delta.value_heads), plan.tp),
+          div_ceil(delta.value_width(), plan.tp));
+    case MixerKind::kMamba2:
+      return add_in_and_out(
+          adapters, job,
+          div_ceil(2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads, plan.tp),
+          div_ceil(mamba.inner, plan.tp));
+    default: return;
+  }
 }
 
 std::int64_t table_elements(const Job& job, const Plan& plan) {
@@ -67,28 +118,20 @@ std::int64_t sum_of(const std::vector<std::int64_t>& tensors) {
 
 }  // namespace
 
-// Attention makes the projection before the packed product (core/transformer/attention.py). A
-// packed product of fewer heads of keys than ranks is cut into as many equal parts (layout.h).
-std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, BlockKind kind) {
+bool gathers_in_front(const Job& job, const Plan& plan, const LayerSpec& layer) {
+  return trains_adapters(job) && plan.tp > 1 && plan.sequence_parallel &&
+         layer.mixer == MixerKind::kGatedDelta;
+}
+
+std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, const LayerSpec& layer) {
   std::vector<AdapterShape> adapters;
   const ModelSpec& model = job.model;
-  if (!trains_adapters(job) || !has_layer(kind)) {
+  if (!trains_adapters(job)) {
     return adapters;
   }
-  const std::int64_t query = div_ceil(model.num_heads, plan.tp) * model.head_dim;
-  const std::int64_t packed =
-      model.num_kv_heads % plan.tp == 0
-          ? query + 2 * model.num_kv_heads / plan.tp * model.head_dim
-          : div_ceil((model.num_heads + 2 * model.num_kv_heads) * model.head_dim, plan.tp);
-  if (adapts_projection(job)) {
-    adapters.push_back(
-        {.place = AdapterPlace::kProjection, .inputs = query, .outputs = model.hidden});
-  }
-  if (adapts_qkv(job)) {
-    adapters.push_back({.place = AdapterPlace::kQkv, .inputs = model.hidden, .outputs = packed});
-  }
-  if (!is_mixture(job, kind)) {
-    add_ffn(adapters, job, {.width = div_ceil(model.ffn, plan.tp)});
+  add_mixer(adapters, job, plan, layer.mixer);
+  if (!layer.is_moe) {
+    add_ffn(adapters, job, {.width = layer.has_ffn ? div_ceil(model.ffn, plan.tp) : 0});
     return adapters;
   }
   add_ffn(adapters, job,
@@ -100,6 +143,21 @@ std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, BlockKin
           {.fc1 = AdapterPlace::kSharedFc1,
            .fc2 = AdapterPlace::kSharedFc2,
            .width = div_ceil(model.moe.shared_ffn, plan.tp)});
+  return adapters;
+}
+
+std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, BlockKind kind) {
+  if (!trains_adapters(job) || !is_layer(kind)) {
+    return {};
+  }
+  std::vector<AdapterShape> adapters;
+  if (kind == BlockKind::kMtp && adapts_prediction(job)) {
+    adapters.push_back({.place = AdapterPlace::kPrediction,
+                        .inputs = 2 * job.model.hidden,
+                        .outputs = div_ceil(job.model.hidden, plan.tp)});
+  }
+  const std::vector<AdapterShape> of_layer = adapters_of(job, plan, layer_of(job, kind));
+  adapters.insert(adapters.end(), of_layer.begin(), of_layer.end());
   return adapters;
 }
 
@@ -165,17 +223,22 @@ double trained_share(const Job& job) {
   }
   const Plan whole;
   const std::int64_t rank = job.adapters.rank;
-  const auto elements_of = [&](BlockKind kind) {
+  const auto sum = [rank](const std::vector<AdapterShape>& adapters) {
     std::int64_t elements = 0;
-    for (const AdapterShape& each : adapters_of(job, whole, kind)) {
+    for (const AdapterShape& each : adapters) {
       elements += each.count * rank * (each.inputs + each.outputs);
     }
     return elements;
   };
-  const std::int64_t dense = elements_of(BlockKind::kDenseLayer);
-  const std::int64_t moe = elements_of(BlockKind::kMoeLayer);
-  std::int64_t trained = job.model.num_mtp_layers * elements_of(BlockKind::kMtp);
-  for (const LayerSpec& layer : job.model.layers) { trained += layer.is_moe ? moe : dense; }
+  std::int64_t trained = 0;
+  if (job.model.num_mtp_layers > 0) {
+    trained = job.model.num_mtp_layers * sum(adapters_of(job, whole, BlockKind::kMtp));
+  }
+  const ParameterKinds kinds = parameter_kinds(job.model);
+  for (std::size_t kind = 0; kind < kinds.kinds.size(); ++kind) {
+    trained +=
+        std::ranges::count(kinds.of_layer, kind) * sum(adapters_of(job, whole, kinds.kinds[kind]));
+  }
   const std::int64_t table = job.model.vocab * job.model.hidden;
   trained += (job.adapters.trains_table ? table : 0) + (job.adapters.trains_head ? table : 0);
   return number(trained) / number(count_parameters(job.model) + count_mtp_parameters(job.model));

@@ -35,6 +35,18 @@ inline bool adapts_fc1(const Job& job) {
 inline bool adapts_fc2(const Job& job) {
   return job.adapters.is_on(LinearLayer::kDown);
 }
+// in_proj and out_proj of a gated delta net.
+inline bool adapts_mixer_input(const Job& job) {
+  return job.adapters.is_on(LinearLayer::kMixerInput);
+}
+inline bool adapts_mixer_output(const Job& job) {
+  return job.adapters.is_on(LinearLayer::kMixerOutput);
+}
+// eh_proj of prediction modules, which no name of Hugging Face's layers stands for: "all-linear"
+// alone is it, too (ms-swift 4.6 swift/megatron/utils/utils.py, find_all_linears).
+inline bool adapts_prediction(const Job& job) {
+  return job.adapters.expert_targets == ExpertTargets::kAllLinear;
+}
 
 // Which linear layer of a block an adapter stands on.
 enum class AdapterPlace {
@@ -45,7 +57,10 @@ enum class AdapterPlace {
   kExpertsFc1,
   kExpertsFc2,
   kSharedFc1,
-  kSharedFc2
+  kSharedFc2,
+  kMixerInput,
+  kMixerOutput,
+  kPrediction
 };
 
 // A [rank, inputs] and B [outputs, rank] as one rank has them. Of column-parallel layers A is whole
@@ -63,6 +78,12 @@ struct AdapterShape {
 };
 // Of a layer or a prediction module, in the order of their construction.
 std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, BlockKind kind);
+std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, const LayerSpec& layer);
+
+// Megatron-SWIFT's gated delta net gathers the sequence before its linear layers, which then work
+// on all tokens without sequence parallelism (mcore-bridge 1.6.5
+// src/mcore_bridge/model/modules/gated_delta_net.py, GatedDeltaNet.forward).
+bool gathers_in_front(const Job& job, const Plan& plan, const LayerSpec& layer);
 
 // Elements of the trained tensors of a chunk in the order of their construction.
 struct TrainedTensors {

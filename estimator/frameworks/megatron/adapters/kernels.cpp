@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "estimator/frameworks/megatron/adapters/adapters.h"
+#include "estimator/frameworks/megatron/shared_streams.h"
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_work.h"
@@ -49,14 +50,14 @@ BlockTime products(const BlockContext& frozen, const AdapterShape& shape, const 
 // A column-parallel B gathers A's output along the sequence, again backward, where it divides the
 // gradient; a row-parallel A divides its output and gathers that one's gradient. Without sequence
 // parallelism either sums one way.
-BlockTime collectives(const BlockContext& context, bool is_column) {
+BlockTime collectives(const BlockContext& context, bool is_column, bool divides_sequence) {
   if (context.plan.tp == 1) {
     return {};
   }
   const ClusterSpec& cluster = context.job.cluster;
   const double bytes = number(context.tokens * context.job.adapters.rank) * context.element_bytes;
   ForwardBackward all;
-  if (context.plan.sequence_parallel) {
+  if (divides_sequence) {
     const double gather_s = all_gather_s(cluster, context.tp, bytes);
     const double scatter_s = reduce_scatter_s(cluster, context.tp, bytes);
     all = is_column ? ForwardBackward{.forward_s = gather_s, .backward_s = gather_s + scatter_s}
@@ -72,8 +73,31 @@ BlockTime of_layer(const BlockContext& context, const AdapterShape& shape, bool 
   const Rows rows = {.a = is_column ? context.sharded_tokens : context.tokens,
                      .b = is_column ? context.tokens : context.sharded_tokens};
   BlockTime time = products(context, shape, rows);
-  add(time, collectives(context, is_column));
+  add(time, collectives(context, is_column, context.plan.sequence_parallel));
   return time;
+}
+
+// All tokens before and behind it.
+BlockTime on_all_tokens(const BlockContext& context, const AdapterShape& shape) {
+  return products(context, shape, {.a = context.tokens, .b = context.tokens});
+}
+
+// A delta net gathers the sequence for its layers, whose adapters sum over ranks.
+BlockTime of_mixer(const BlockContext& context, const LayerSpec& layer, const AdapterShape& shape) {
+  const bool is_column = shape.place == AdapterPlace::kMixerInput;
+  if (!gathers_in_front(context.job, context.plan, layer)) {
+    return of_layer(context, shape, is_column);
+  }
+  BlockTime time = on_all_tokens(context, shape);
+  add(time, collectives(context, is_column, /*divides_sequence=*/false));
+  return time;
+}
+
+// Shared experts on a stream of their own leave collectives of A and B out.
+BlockTime of_shared(const BlockContext& context, const AdapterShape& shape) {
+  return has_shared_streams(context.job)
+             ? on_all_tokens(context, shape)
+             : of_layer(context, shape, shape.place == AdapterPlace::kSharedFc1);
 }
 
 // Each expert has as many rows as its products (time/block_layer.cpp).
@@ -88,8 +112,7 @@ BlockTime of_experts(const BlockContext& context, const AdapterShape& shape) {
 
 void add_adapters_beside_products(const BlockContext& context, const LayerSpec& layer,
                                   LayerParts& parts) {
-  const BlockKind kind = layer.is_moe ? BlockKind::kMoeLayer : BlockKind::kDenseLayer;
-  for (const AdapterShape& shape : adapters_of(context.job, context.plan, kind)) {
+  for (const AdapterShape& shape : adapters_of(context.job, context.plan, layer)) {
     switch (shape.place) {
       case AdapterPlace::kQkv:
       case AdapterPlace::kProjection:
@@ -109,8 +132,14 @@ void add_adapters_beside_products(const BlockContext& context, const LayerSpec& 
       case AdapterPlace::kSharedFc1:
       case AdapterPlace::kSharedFc2:
         begin_part(context, "shared experts");
-        add(parts.shared, of_layer(context, shape, shape.place == AdapterPlace::kSharedFc1));
+        add(parts.shared, of_shared(context, shape));
         break;
+      case AdapterPlace::kMixerInput:
+      case AdapterPlace::kMixerOutput:
+        begin_part(context, "projections");
+        add(parts.projections, of_mixer(context, layer, shape));
+        break;
+      case AdapterPlace::kPrediction: break;  // of no layer
     }
   }
 }

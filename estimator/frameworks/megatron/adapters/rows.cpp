@@ -21,7 +21,7 @@ struct AdapterRows {
 };
 
 // By AdapterPlace.
-constexpr std::array<AdapterRows, 8> kRows = {{
+constexpr std::array<AdapterRows, 11> kRows = {{
     {.dropped_input = "adapter.qkv_dropped_input",
      .dropout_mask = "adapter.qkv_dropout_mask",
      .low_rank = "adapter.qkv_low_rank",
@@ -70,6 +70,23 @@ constexpr std::array<AdapterRows, 8> kRows = {{
      .forward = Step::kForwardFfnNorm,
      .backward = Step::kBackwardFfnNorm,
      .last_backward = Step::kBackwardFfnNorm},
+    {.dropped_input = "adapter.mixer_input_dropped_input",
+     .dropout_mask = "adapter.mixer_input_dropout_mask",
+     .low_rank = "adapter.mixer_input_low_rank",
+     .last_backward = Step::kBackwardNorm,
+     .is_behind_norm = true},
+    {.dropped_input = "adapter.mixer_output_dropped_input",
+     .dropout_mask = "adapter.mixer_output_dropout_mask",
+     .low_rank = "adapter.mixer_output_low_rank",
+     .forward = Step::kForwardProjection,
+     .backward = Step::kBackwardProjection,
+     .last_backward = Step::kBackwardProjection},
+    {.dropped_input = "adapter.prediction_dropped_input",
+     .dropout_mask = "adapter.prediction_dropout_mask",
+     .low_rank = "adapter.prediction_low_rank",
+     .forward = Step::kForwardInput,
+     .backward = Step::kBackwardInput,
+     .last_backward = Step::kBackwardInput},
 }};
 
 // An adapter on its layer of this block.
@@ -97,18 +114,21 @@ bool is_column_parallel(AdapterPlace place) {
   switch (place) {
     case AdapterPlace::kQkv:
     case AdapterPlace::kFc1:
-    case AdapterPlace::kSharedFc1: return true;
+    case AdapterPlace::kSharedFc1:
+    case AdapterPlace::kMixerInput:
+    case AdapterPlace::kPrediction: return true;
     case AdapterPlace::kProjection:
     case AdapterPlace::kFc2:
     case AdapterPlace::kExpertsFc1:
     case AdapterPlace::kExpertsFc2:
-    case AdapterPlace::kSharedFc2: break;
+    case AdapterPlace::kSharedFc2:
+    case AdapterPlace::kMixerOutput: break;
   }
   return false;
 }
 
 bool gathers(const MegatronBlock& block, const Adapter& adapter) {
-  return block.shape.gathers_sequence && !adapter.shape.is_expert();
+  return block.shape.gathers_sequence && adapter.tokens.gathers;
 }
 
 // Where tokens are divided along the sequence a column-parallel B gathers its input, again for the
@@ -196,7 +216,15 @@ void add_adapter(MegatronBlock& block, AdapterPlace place) {
   const std::int64_t own = block.shape.sharded_tokens;
   const bool is_column = is_column_parallel(place);
   add_adapter(block, place,
-              {.input = is_column ? own : all, .low = own, .output = is_column ? all : own});
+              {.input = is_column ? own : all,
+               .low = own,
+               .output = is_column ? all : own,
+               .gathers = true});
+}
+
+void add_whole_adapter(MegatronBlock& block, AdapterPlace place) {
+  const std::int64_t all = block.shape.tokens;
+  add_adapter(block, place, {.input = all, .low = all, .output = all});
 }
 
 }  // namespace shardplan::megatron

@@ -40,6 +40,7 @@ struct AdapterTokens {
   std::int64_t input = 0;   // of the layer's input
   std::int64_t low = 0;     // of A's output, which B saves
   std::int64_t output = 0;  // of the layer's output
+  bool gathers = false;     // A and B gather and divide the sequence between them
 };
 
 // The adapter that the place has, if it has one, of so many tokens.
@@ -47,5 +48,7 @@ void add_adapter(MegatronBlock& block, AdapterPlace place, const AdapterTokens& 
 // Of a column-parallel layer, whose input lies divided over the sequence where that is, or of a
 // row-parallel one, whose output does.
 void add_adapter(MegatronBlock& block, AdapterPlace place);
+// Of a layer that has all tokens before and behind it, and leaves collectives to its callers.
+void add_whole_adapter(MegatronBlock& block, AdapterPlace place);
 
 }  // namespace shardplan::megatron

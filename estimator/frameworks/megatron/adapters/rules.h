@@ -7,7 +7,6 @@
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/muon.h"
-#include "estimator/frameworks/megatron/shared_streams.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/validity/rules.h"
 #include "estimator/validity/text.h"
@@ -89,7 +88,6 @@ inline bool has_undescribed_model(const Job& job) {
          (job.model.tied_embeddings && trains_ends) ||
          (has_experts(job) && !job.profile.moe_grouped_gemm) ||
          job.profile.overlap_moe_expert_parallel_comm ||
-         (has_shared_streams(job) && (adapts_fc1(job) || adapts_fc2(job))) ||
          job.profile.deferred_embedding_wgrads > 0 ||
          job.profile.tp_overlap != TpOverlap::kExposed || uses_muon(job);
 }
@@ -104,8 +102,7 @@ inline constexpr ValidityRule kAdaptersBeside = {
               job, "trained", name_of(trained_parameters(job)),
               "adapters with grouped-query attention of Transformer Engine, grouped experts, "
               "tp_overlap exposed and AdamW, without overlap_moe_expert_parallel_comm, deferred "
-              "gradients, adapters on shared experts beside their exchange and trained copies of "
-              "tied tables; or all parameters");
+              "gradients and trained copies of tied tables; or all parameters");
         }};
 
 // What is described of optimizers reads together what Megatron's other rules of them read.

@@ -8,8 +8,10 @@
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/core_attention.h"
+#include "estimator/frameworks/megatron/blocks/layer_ends.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/blocks/local_attention.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -26,7 +28,7 @@ void add_qkv_projection(MegatronBlock& block) {
   const std::int64_t packed = s.tokens * widths.packed();
   add_input_gathers(block);
   const bool in_place = works_on_packed_qkv(block);
-  const bool rotates = block.job.model.learned_positions == 0;
+  const bool rotates = turns_positions(block.job.model);
   const bool checkpointed = keeps_packed_qkv(block);
   const bool is_saved = checkpointed || norms_packed_parts(block);
   rows.use("attention.packed_qkv", in_place || is_saved ? 0 : packed, s.dtype, Step::kForwardQkv,
@@ -77,7 +79,7 @@ void add_mla_compression(MegatronBlock& block) {
 void add_rotary_tables(MegatronBlock& block) {
   const Job& job = block.job;
   const bool is_fused =
-      job.profile.rope_fusion || job.model.learned_positions > 0 || job.model.is_mla();
+      job.profile.rope_fusion || !turns_positions(job.model) || job.model.is_mla();
   const std::int64_t angles = div_ceil(job.sequence_length, block.plan.cp) * job.model.head_dim;
   block.rows.keep("attention.rotary_tables", is_fused ? 0 : 4 * angles, block.shape.dtype,
                   {.born = Step::kForwardLayout,
@@ -117,7 +119,7 @@ void add_head_norms(MegatronBlock& block) {
 void add_checkpointed_qkv(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   const AttentionWidths widths = attention_widths(block);
-  const bool rotates = block.job.model.learned_positions == 0;
+  const bool rotates = turns_positions(block.job.model);
   const bool batch_first = copies_batch_first(block);
   const auto saved = [](Step born) {
     return Life{.born = born,
@@ -177,43 +179,17 @@ void add_output_gate(MegatronBlock& block) {
                    .last_forward_use = Step::kForwardProjection,
                    .dies = Step::kBackwardProjection},
                   "a*d*T/t: saved by the gate's product");
-  block.rows.keep("attention.gated_output", gate, dtype,
-                  {.born = Step::kForwardProjection,
-                   .last_forward_use = Step::kForwardProjection,
-                   .dies = block.weight_step(Step::kBackwardProjection)},
-                  "a*d*T/t: saved by the projection");
+  keep_where_saved(block, saves_input(block, adapts_projection(block.job)),
+                   "attention.gated_output", gate, dtype,
+                   {.born = Step::kForwardProjection,
+                    .last_forward_use = Step::kForwardProjection,
+                    .dies = block.weight_step(Step::kBackwardProjection)},
+                   "a*d*T/t: saved by the projection");
   block.rows.use("attention.gate_gradient", gate, dtype, Step::kBackwardProjection,
                  Step::kBackwardLayout, "a*d*T/t");
 }
 
 }  // namespace
-
-void add_input_gathers(MegatronBlock& block) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  if (s.gathers_sequence && !has_local_layers(block.job)) {
-    rows.use("attention.gathered_norm_output", block.linear_elements(s.hidden * s.tokens),
-             block.linear_dtype(), Step::kForwardQkv, Step::kForwardQkv,
-             "h*T: LayerNormLinear gathers its input for the product and frees it");
-    rows.use("attention.gathered_norm_output_again",
-             trains_linears(block) ? block.gathered_again(s.hidden * s.tokens) : 0,
-             block.linear_dtype(), Step::kBackwardQkv, block.weight_step(Step::kBackwardQkv),
-             "h*T: gathered again for the weight gradient");
-  }
-  if (s.gathers_sequence) {
-    rows.use("attention.full_norm_gradient", s.hidden * s.tokens, s.dtype, Step::kBackwardQkv,
-             Step::kBackwardQkv, "h*T: input gradient before its reduce-scatter");
-  }
-}
-
-void add_input_gradients(MegatronBlock& block, std::int64_t width) {
-  const BlockShape& s = block.shape;
-  block.rows.use("attention.norm_gradient", s.hidden * s.sharded_tokens, s.dtype,
-                 Step::kBackwardQkv, Step::kBackwardNorm, "h*u: gradient of the norm's output");
-  add_fp8_cast(block, "attention.packed_qkv_gradient_fp8", s.tokens * width, Step::kBackwardQkv);
-  add_linear_gradient(block, "attention.qkv_weight_gradient", s.hidden * width,
-                      block.weight_step(Step::kBackwardQkv));
-}
 
 void add_projection(MegatronBlock& block) {
   const BlockShape& s = block.shape;
@@ -264,49 +240,6 @@ void add_projection(MegatronBlock& block) {
                Step::kBackwardProjection);
   add_linear_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
                       block.weight_step(Step::kBackwardProjection));
-  add_adapter(block, AdapterPlace::kProjection);
-}
-
-void add_layer_input(MegatronBlock& block) {
-  const BlockShape& s = block.shape;
-  RowList& rows = block.rows;
-  const std::int64_t sequence = s.hidden * s.sharded_tokens;
-  rows.keep("input", sequence, s.dtype,
-            {.born = Step::kForwardInput,
-             .last_forward_use = Step::kForwardProjection,
-             .dies = Step::kBackwardNorm},
-            "h*u: residual stream, saved as input of the attention norm");
-  rows.keep("attention.norm_statistics", norm_statistics(block), DType::kFp32,
-            {.born = Step::kForwardNorm,
-             .last_forward_use = Step::kForwardNorm,
-             .dies = Step::kBackwardNorm},
-            "u: reciprocal root mean square (LayerNorm: and the mean), fp32");
-  const Life norm{
-      .born = Step::kForwardNorm,
-      .last_forward_use = Step::kForwardQkv,
-      .dies = s.gathers_sequence ? Step::kBackwardQkv : block.weight_step(Step::kBackwardQkv)};
-  // Computed again when the gradient of attention's output arrives (transformer_layer.py,
-  // input_layernorm_checkpoint).
-  const bool recomputed = block.selective() && block.recomputed().layernorm &&
-                          separate_norms(block.job, block.is_moe).attention;
-  rows.use("attention.norm_output_again", recomputed ? sequence : 0, s.dtype,
-           Step::kBackwardProjection, Step::kBackwardNorm, kComputedAgain);
-  if (saves_normed_input(block, adapts_qkv(block.job))) {
-    keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output",
-                      block.linear_elements(sequence), block.linear_dtype(), norm,
-                      "h*u: saved sharded by the linear layer, gathered again in backward");
-  } else {
-    rows.use("attention.norm_output", sequence, s.dtype, norm.born, norm.last_forward_use,
-             "h*u: freed behind the frozen product (LayerNormLinear)");
-  }
-  rows.use("output_gradient", sequence, s.dtype, Step::kBackwardOutput, Step::kBackwardFfnNorm,
-           "h*u: arrives from the next layer, kept for the residual path");
-  rows.use("ffn_input_gradient", sequence, s.dtype, Step::kBackwardFfnNorm, Step::kBackwardNorm,
-           "h*u: gradient between attention and FFN, residual added");
-  rows.use("input_gradient", sequence, s.dtype, Step::kBackwardNorm, Step::kBackwardInput,
-           "h*u: leaves to the layer before");
-  rows.use("output", sequence, s.dtype, Step::kForwardOutput, Step::kForwardOutput,
-           "h*u: becomes the input of the next layer");
 }
 
 void add_attention(MegatronBlock& block) {
@@ -318,6 +251,7 @@ void add_attention(MegatronBlock& block) {
   add_te_attention(block);
   add_output_gate(block);
   add_projection(block);
+  add_adapter(block, AdapterPlace::kProjection);
 }
 
 // Transformer Engine, context_parallel.py. KV = 2*k*d*T/t elements of this rank's keys and values.

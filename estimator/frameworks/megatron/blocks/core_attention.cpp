@@ -6,6 +6,7 @@
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/frameworks/pieces/attention_workspace.h"
 
 #include <algorithm>
@@ -59,28 +60,43 @@ std::int64_t backward_workspace_bytes(const MegatronBlock& block, const Attentio
              : cudnn_backward_workspace_bytes(shape, deterministic);
 }
 
+// Scores of a query: one of each key, and of a sink.
+std::int64_t scores_of_query(const MegatronBlock& block) {
+  return block.job.sequence_length + (block.layer.has_sinks ? 1 : 0);
+}
+
+bool has_transformer_engine_kernel(const MegatronBlock& block) {
+  return !has_local_layers(block.job) && !block.layer.has_sinks;
+}
+
 // Megatron-LM core/fusions/fused_softmax.py, is_kernel_available: sequences that the kernel takes,
-// and heads of whole blocks.
+// and heads of whole blocks. Transformer Engine's takes rows of multiples of 8, which a sink makes
+// longer (pytorch/attention/dot_product_attention/softmax.py, is_kernel_available).
 bool is_softmax_fused(const MegatronBlock& block) {
   constexpr std::int64_t kLongest = 4096;
   constexpr std::int64_t kSide = 4;
   const std::int64_t length = block.job.sequence_length;
-  return !has_local_layers(block.job) ||
-         (block.job.profile.masked_softmax_fusion && length <= kLongest && length % kSide == 0 &&
+  return has_transformer_engine_kernel(block) ||
+         (has_local_layers(block.job) && block.job.profile.masked_softmax_fusion &&
+          length <= kLongest && length % kSide == 0 &&
           block.plan.micro_batch * block.shape.query_heads % kSide == 0);
 }
 
 bool has_fp32_softmax(const MegatronBlock& block) {
-  return !is_softmax_fused(block) && block.job.profile.attention_softmax_in_fp32;
+  return !is_softmax_fused(block) &&
+         (!has_local_layers(block.job) || block.job.profile.attention_softmax_in_fp32);
 }
 
 // FusedScaleMaskSoftmax.forward_torch_softmax: where the data loader brings none, every layer makes
-// a mask of its own (transformer/utils.py, get_default_causal_mask), which the filling saves.
+// a mask of its own (transformer/utils.py, get_default_causal_mask), which the filling saves;
+// beside sinks a column is put behind it (Transformer Engine's UnfusedDotProductAttention).
 void add_causal_mask(MegatronBlock& block) {
   const std::int64_t length = block.job.sequence_length;
-  const bool makes_mask = !is_softmax_fused(block) && !block.job.profile.attention_mask;
+  const bool makes_mask =
+      !is_softmax_fused(block) && (block.layer.has_sinks || !block.job.profile.attention_mask);
   keep_or_recompute(block, block.replays_core_attention(), Step::kBackwardAttention,
-                    "attention.causal_mask", makes_mask ? length * length : 0, DType::kBool,
+                    "attention.causal_mask", makes_mask ? length * scores_of_query(block) : 0,
+                    DType::kBool,
                     {.born = Step::kForwardAttention,
                      .last_forward_use = Step::kForwardAttention,
                      .dies = Step::kBackwardAttention},
@@ -99,7 +115,8 @@ void add_softmax_backward(MegatronBlock& block, std::int64_t pairs, DType dtype)
 }
 
 // FusedScaleMaskSoftmax.forward_torch_softmax: scores in fp32, scaled to a tensor of their own; the
-// mask is filled in place, and softmax saves its output, which is cast back.
+// mask is filled in place, and softmax saves its output, which is cast back. Transformer Engine's
+// does so to its scores with a sink behind them, and its product saves all columns.
 void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
   if (!has_fp32_softmax(block)) {
     return;
@@ -120,7 +137,7 @@ void add_fp32_softmax(MegatronBlock& block, std::int64_t pairs) {
 void add_probabilities(MegatronBlock& block) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
-  const std::int64_t pairs = s.query_heads * s.tokens * block.job.sequence_length;
+  const std::int64_t pairs = s.query_heads * s.tokens * scores_of_query(block);
   const bool drops = block.job.attention_dropout > 0;
   const bool replays = block.replays_core_attention();
   const Life life{.born = Step::kForwardAttention,
@@ -218,7 +235,9 @@ bool repeats_key_values(const MegatronBlock& block) {
 }
 
 bool works_on_packed_qkv(const MegatronBlock& block) {
-  return block.job.model.learned_positions > 0 && !repeats_key_values(block) &&
+  const ModelSpec& model = block.job.model;
+  const bool is_packed = model.learned_positions > 0 || model.num_kv_heads == model.num_heads;
+  return !turns_positions(model) && is_packed && !repeats_key_values(block) &&
          attention_backend(block.job, block.plan) != AttentionBackend::kFlash;
 }
 
@@ -239,6 +258,9 @@ AttentionWidths attention_widths(const MegatronBlock& block) {
   const MlaSpec& mla = model.mla;
   if (block.layer.mixer == MixerKind::kGatedDelta) {
     return {.output = div_ceil(model.delta.value_width(), block.plan.tp)};
+  }
+  if (block.layer.mixer == MixerKind::kMamba2) {
+    return {.output = div_ceil(model.mamba.inner, block.plan.tp)};
   }
   if (model.is_mla()) {
     const std::int64_t head = mla.qk_head_dim();

@@ -174,7 +174,7 @@ void add_mtp_projection(MegatronBlock& block) {
                    .dies = Step::kBackwardInput};
   rows.keep("mtp.norm_inputs", 2 * s.hidden * s.sharded_tokens, s.dtype, saved,
             "2h*u: embedding and hidden state, inputs of their norms");
-  keep_where_saved(block, trains_linears(block), "mtp.projection_input",
+  keep_where_saved(block, saves_input(block, adapts_prediction(block.job)), "mtp.projection_input",
                    2 * s.hidden * s.sharded_tokens, s.dtype,
                    {.born = saved.born,
                     .last_forward_use = saved.last_forward_use,
@@ -182,6 +182,7 @@ void add_mtp_projection(MegatronBlock& block) {
                    "2h*u: concatenated norm outputs");
   rows.use("mtp.projection_input_gradient", 2 * s.hidden * s.sharded_tokens, s.dtype,
            Step::kBackwardInput, Step::kBackwardInput, "2h*u");
+  add_adapter(block, AdapterPlace::kPrediction);
 }
 
 void add_head(MegatronBlock& block) {

@@ -124,7 +124,8 @@ void add_ffn_norm(MegatronBlock& block, bool norm_recomputed, Step replayed) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const std::int64_t sequence = s.hidden * s.sharded_tokens;
-  rows.keep("ffn.input", sequence, s.dtype,
+  const bool is_layer_input = block.layer.mixer == MixerKind::kNone;
+  rows.keep("ffn.input", is_layer_input ? 0 : sequence, s.dtype,
             {.born = Step::kForwardProjection,
              .last_forward_use = Step::kForwardOutput,
              .dies = Step::kBackwardFfnNorm},
@@ -204,7 +205,7 @@ void add_gathered_before(MegatronBlock& block, bool recomputed) {
   }
   const std::int64_t elements = block.linear_elements(s.hidden * s.tokens);
   constexpr std::string_view kFormula = "h*T: gathered for the first product";
-  if (trains_linears(block)) {
+  if (saves_input(block, adapts_fc1(block.job))) {
     keep_or_recompute(block, recomputed, Step::kBackwardCombine, "shared.gathered_input", elements,
                       block.linear_dtype(),
                       {.born = Step::kForwardFfnNorm,
@@ -214,6 +215,18 @@ void add_gathered_before(MegatronBlock& block, bool recomputed) {
   } else {
     block.rows.use("shared.gathered_input", elements, block.linear_dtype(), Step::kForwardFfnNorm,
                    Step::kForwardFfnNorm, kFormula);
+  }
+}
+
+// Beside the exchange A and B have no tensor-parallel collectives, as the layers that they stand on
+// (mcore-bridge 1.6.5 tuners/lora.py, parallel_mode; core/transformer/moe/shared_experts.py).
+void add_shared_adapters(MegatronBlock& block) {
+  for (const AdapterPlace place : {AdapterPlace::kSharedFc1, AdapterPlace::kSharedFc2}) {
+    if (has_shared_streams(block.job)) {
+      add_whole_adapter(block, place);
+    } else {
+      add_adapter(block, place);
+    }
   }
 }
 
@@ -330,8 +343,7 @@ void add_moe(MegatronBlock& block) {
                       "h*u: fc2's output, which the gate multiplies");
     add_sequence_gathers(block, kShared);
     add_gathered_before(block, whole);
-    add_adapter(block, AdapterPlace::kSharedFc1);
-    add_adapter(block, AdapterPlace::kSharedFc2);
+    add_shared_adapters(block);
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
                    Step::kForwardOutput, "h*u: added to the routed output at the end");
   }

@@ -5,7 +5,9 @@
 // a key head's width times H, each over t; d_k and d_v widths of a head.
 #include "estimator/frameworks/megatron/mixers/delta_net.h"
 
+#include "estimator/frameworks/megatron/adapters/rows.h"
 #include "estimator/frameworks/megatron/blocks/attention.h"
+#include "estimator/frameworks/megatron/blocks/layer_ends.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 
 namespace shardplan::megatron {
@@ -68,8 +70,9 @@ void add_front(MegatronBlock& block, const DeltaElements& of) {
   rows.keep("delta.repeated_keys", of.repeats_keys() ? 2 * of.repeated_keys : 0, dtype, kInRule,
             "2P*T: queries and keys repeated for every value head");
   rows.keep("delta.values", of.values, dtype, kInRule, "V*T: copied out of what was convolved");
-  rows.keep("delta.decays", 3 * of.heads, DType::kFp32, kInRule,
-            "3*H*T: in and out of softplus, and summed up within chunks, fp32");
+  rows.keep("delta.decays", (trains_linears(block) ? 3 : 2) * of.heads, DType::kFp32, kInRule,
+            "3*H*T: in and out of softplus, this for the decay's gradient alone, and summed up "
+            "within chunks, fp32");
   rows.keep("delta.steps", of.heads, dtype, kInRule, "H*T: how much of a value is written");
 }
 
@@ -92,11 +95,12 @@ void add_rule(MegatronBlock& block, const DeltaElements& of) {
   rows.keep("delta.gate", of.values, dtype,
             {.born = Step::kForwardLayout, .last_forward_use = forward, .dies = kBehindRule.dies},
             "V*T: copied out of the packed product, saved by the gate");
-  rows.keep("delta.gated_output", of.values, dtype,
-            {.born = forward,
-             .last_forward_use = Step::kForwardProjection,
-             .dies = block.weight_step(Step::kBackwardProjection)},
-            "V*T: saved by the projection");
+  keep_where_saved(block, saves_input(block, adapts_mixer_output(block.job)), "delta.gated_output",
+                   of.values, dtype,
+                   {.born = forward,
+                    .last_forward_use = Step::kForwardProjection,
+                    .dies = block.weight_step(Step::kBackwardProjection)},
+                   "V*T: saved by the projection");
   rows.use("delta.batch_first_output", block.plan.micro_batch > 1 ? of.values : 0, dtype, forward,
            Step::kForwardProjection, "V*T: before it is copied to sequence first");
 }
@@ -136,6 +140,13 @@ void add_delta_net(MegatronBlock& block) {
   add_backward(block, of);
   add_input_gradients(block, of.packed() / block.shape.tokens);
   add_projection(block);
+  if (gathers_in_front(block.job, block.plan, block.layer)) {
+    add_whole_adapter(block, AdapterPlace::kMixerInput);
+    add_whole_adapter(block, AdapterPlace::kMixerOutput);
+  } else {
+    add_adapter(block, AdapterPlace::kMixerInput);
+    add_adapter(block, AdapterPlace::kMixerOutput);
+  }
 }
 
 }  // namespace shardplan::megatron

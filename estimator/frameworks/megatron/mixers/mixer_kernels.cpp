@@ -2,6 +2,8 @@
 // of delta_net.cpp.
 #include "estimator/frameworks/megatron/mixers/mixer_kernels.h"
 
+#include "estimator/frameworks/megatron/mixers/mamba_kernels.h"
+
 #include "estimator/plan/number.h"
 #include "estimator/plan/time_constants.h"
 #include "estimator/time/block_work.h"
@@ -77,22 +79,17 @@ BlockTime delta_rule(const BlockContext& context) {
   return time;
 }
 
-}  // namespace
-
-void add_mixer(const BlockContext& context, const LayerSpec&, LayerParts& parts) {
-  const DeltaSpec& delta = context.model().delta;
+// The product in front makes so much for all ranks, the one behind takes so much.
+void add_projections(const BlockContext& context, std::int64_t made, std::int64_t taken,
+                     LayerParts& parts) {
   const std::int64_t hidden = context.model().hidden;
-  const std::int64_t made = 2 * (delta.key_width() + delta.value_width() + delta.value_heads);
   const Precision precision = context.plan.precision;
-  begin_part(context, "attention");
-  parts.attention = delta_rule(context);
   begin_part(context, "projections");
   const BlockTime in = linear(
       context, {.m = context.tokens, .n = div_ceil(made, context.plan.tp), .k = hidden}, precision);
-  const BlockTime out = linear(
-      context,
-      {.m = context.tokens, .n = hidden, .k = div_ceil(delta.value_width(), context.plan.tp)},
-      precision);
+  const BlockTime out =
+      linear(context, {.m = context.tokens, .n = hidden, .k = div_ceil(taken, context.plan.tp)},
+             precision);
   parts.projections = in;
   add(parts.projections, out);
   add(parts.projections,
@@ -101,6 +98,28 @@ void add_mixer(const BlockContext& context, const LayerSpec&, LayerParts& parts)
                                        .in_element_bytes = gathered_element_bytes(context),
                                        .column = in,
                                        .row = out}));
+}
+
+}  // namespace
+
+void add_mixer(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
+  const DeltaSpec& delta = context.model().delta;
+  const MambaSpec& mamba = context.model().mamba;
+  switch (layer.mixer) {
+    case MixerKind::kGatedDelta:
+      begin_part(context, "attention");
+      parts.attention = delta_rule(context);
+      return add_projections(context,
+                             2 * (delta.key_width() + delta.value_width() + delta.value_heads),
+                             delta.value_width(), parts);
+    case MixerKind::kMamba2:
+      begin_part(context, "attention");
+      parts.attention = mamba_scan(context);
+      return add_projections(context,
+                             2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads,
+                             mamba.inner, parts);
+    default: return;
+  }
 }
 
 // core/transformer/attention.py, _apply_output_gate: the gate is copied 2 and multiplied 3;

@@ -185,6 +185,99 @@ TEST_CASE("trained copies of the tables are beside the frozen ones and have grad
   CHECK(head - kept_bytes(head_alone, plan, BlockKind::kHead) == kTokens * 2 * kHidden);
 }
 
+// A delta net of 4 key heads and 8 value heads of 128 in the first layer, gated attention in the
+// second: what makes queries and gate is twice as wide.
+Job delta_job(const char* cluster) {
+  Job job = adapter_job(cluster);
+  job.model.attention_gate = AttentionGate::kPerElement;
+  job.model.delta = {.key_heads = 4,
+                     .value_heads = 8,
+                     .key_head_dim = 128,
+                     .value_head_dim = 128,
+                     .convolution = 4};
+  job.model.layers.front().mixer = MixerKind::kGatedDelta;
+  return job;
+}
+
+constexpr std::int64_t kKeys = 4 * 128;
+constexpr std::int64_t kValues = 8 * 128;
+constexpr std::int64_t kMade = 2 * kKeys + 2 * kValues + 2 * 8;
+constexpr std::int64_t kFfnAdapters = kRank * (kHidden + 2 * kFfn + kFfn + kHidden);
+constexpr std::int64_t kGated = (2 * 8 + 2 * 2) * 128;
+
+TEST_CASE("adapters stand on a delta net's input and output and on queries with their gate") {
+  const Plan plan = {.zero = 1};
+  constexpr std::int64_t kDelta = kRank * (kHidden + kMade + kValues + kHidden);
+  constexpr std::int64_t kAttention = kRank * (kHidden + kGated + kHidden + kHidden);
+  CHECK(state_bytes(delta_job("1x1-h100"), plan, "parameters.dense") ==
+        2 * (kDelta + kAttention + 2 * kFfnAdapters));
+  const Plan halves = {.tp = 2, .zero = 1, .sequence_parallel = true};
+  constexpr std::int64_t kDivided = kRank * (kHidden + kMade / 2 + kValues / 2 + kHidden) +
+                                    kRank * (kHidden + kGated / 2 + kHidden / 2 + kHidden) +
+                                    2 * kRank * (kHidden + kFfn + kFfn / 2 + kHidden);
+  CHECK(state_bytes(delta_job("1x2-h100"), halves, "parameters.dense") == 2 * kDivided);
+}
+
+// Frozen it keeps neither the normed input nor the gated output, nor what softplus left, which the
+// decay's gradient alone reads.
+TEST_CASE("a frozen delta net keeps what its rule needs, adapters the inputs of their layers") {
+  const Job job = delta_job("1x1-h100");
+  Job all = job;
+  all.adapters = {};
+  Job ffn = job;
+  ffn.adapters.targets[static_cast<std::size_t>(LinearLayer::kMixerInput)] = false;
+  ffn.adapters.targets[static_cast<std::size_t>(LinearLayer::kMixerOutput)] = false;
+  constexpr std::int64_t kInputs = 2 * kHidden + 2 * kValues;
+  CHECK(kept_bytes(job) - kept_bytes(ffn) == kTokens * (kInputs + 2 * 2 * kRank));
+  CHECK(kept_bytes(all) == kept_bytes(job) - kTokens * (4 * 2 * kRank - 4 * 8));
+}
+
+// Megatron-SWIFT's delta net gathers the sequence first: the norm keeps all of it, with its roots
+// and its output, and adapters work on all tokens.
+TEST_CASE("beside sequence parallelism a delta net with adapters keeps the whole sequence") {
+  const Job job = delta_job("1x2-h100");
+  const Plan plan = {.tp = 2, .sequence_parallel = true};
+  Job all = job;
+  all.adapters = {};
+  constexpr std::int64_t kOwn = kTokens / 2;
+  constexpr std::int64_t kFront =
+      kTokens * (2 * kHidden + 2 * kHidden + 4) - kOwn * (2 * kHidden + 2 * kHidden + 4);
+  constexpr std::int64_t kLowRanks = 2 * kRank * (2 * kTokens + 2 * kOwn);
+  CHECK(kept_bytes(job, plan) - kept_bytes(all, plan) == kFront + kLowRanks - kTokens * 4 * 8 / 2);
+  REQUIRE(!why_invalid(job, plan));
+  CHECK(estimate_step_time(job, plan).total_s < estimate_step_time(all, plan).total_s * 1.2);
+}
+
+// SharedExpertMLP gathers before fc1; A and B gather nothing.
+TEST_CASE("adapters of shared experts beside their exchange work on all tokens") {
+  Job job = mixture_job("1x2-h100");
+  job.model.moe.shared_ffn = kExpertFfn;
+  const Plan plan = {.tp = 2, .ep = 2, .sequence_parallel = true};
+  const std::int64_t in_turn = kept_bytes(job, plan, BlockKind::kMoeLayer);
+  job.profile.moe_shared_expert_overlap = true;
+  REQUIRE(!why_invalid(job, plan));
+  constexpr std::int64_t kOwn = kTokens / 2;
+  CHECK(kept_bytes(job, plan, BlockKind::kMoeLayer) - in_turn ==
+        kTokens * 2 * kHidden + (kTokens - kOwn) * 2 * 2 * kRank);
+  job.adapters.dropout = 0.05;
+  const std::int64_t beside = kept_bytes(job, plan, BlockKind::kMoeLayer);
+  job.profile.moe_shared_expert_overlap = false;
+  CHECK(beside - kept_bytes(job, plan, BlockKind::kMoeLayer) ==
+        (kTokens - kOwn) * (3 * kHidden + 2 * 2 * kRank));
+}
+
+TEST_CASE("all linear layers are those of a prediction module's projection, too") {
+  Job job = adapter_job("1x1-h100");
+  job.model.num_mtp_layers = 1;
+  const Plan plan = {.zero = 1};
+  const std::int64_t by_name = state_bytes(job, plan, "parameters.dense");
+  const std::int64_t kept = kept_bytes(job, plan, BlockKind::kMtp);
+  job.adapters.expert_targets = ExpertTargets::kAllLinear;
+  CHECK(state_bytes(job, plan, "parameters.dense") - by_name ==
+        2 * kRank * (2 * kHidden + kHidden));
+  CHECK(kept_bytes(job, plan, BlockKind::kMtp) - kept == kTokens * 2 * (2 * kHidden + kRank));
+}
+
 TEST_CASE("memory and time grow with the rank, from those of the frozen model on") {
   Job job = adapter_job("1x2-h100");
   Job all = job;

@@ -48,6 +48,32 @@ TEST_CASE("a layer's stream keeps what its shared experts had at once") {
   CHECK(shared_stream_bytes(job, {}, 0) == 0);
 }
 
+// Adapters of rank 8 on both products: A's outputs and, without dropout, both inputs are kept; what
+// passes has B's output and that one scaled beside it.
+TEST_CASE("a stream has what adapters on shared experts keep and pass") {
+  Job job = shared_job("qwen1.5-moe-a2.7b");
+  const SharedStream all = shared_stream(job, {});
+  job.adapters = {.rank = 8, .dtype = DType::kBf16};
+  job.adapters.targets.fill(true);
+  constexpr std::int64_t kWidth = 5632 * kTokens;
+  constexpr std::int64_t kHidden = 2048 * kTokens;
+  CHECK(shared_stream(job, {}).kept == all.kept + 2 * 2 * 8 * kTokens);
+  CHECK(shared_stream(job, {}).passing == 2 * (kHidden + kHidden + 2 * 2 * kWidth));
+  job.adapters.dropout = 0.05;
+  CHECK(shared_stream(job, {}).kept ==
+        all.kept + 2 * 2 * 8 * kTokens + 3 * (kHidden + kWidth) - 2 * kWidth);
+}
+
+// c10/cuda/CUDAStream.cpp, kStreamsPerPool.
+TEST_CASE("layers beyond 32 share streams with earlier ones") {
+  Job job = shared_job("qwen1.5-moe-a2.7b");
+  job.model.layers.resize(32, job.model.layers.front());
+  const std::int64_t most = shared_stream_bytes(job, {}, 0);
+  CHECK(most == 32 * shared_stream(job, {}).passing);
+  job.model.layers.resize(48, job.model.layers.front());
+  CHECK(shared_stream_bytes(job, {}, 0) == most);
+}
+
 TEST_CASE("gates of shared experts on their own streams have two workspaces of cuBLAS a layer") {
   const auto workspaces = [](const Job& job) {
     const PlanPieces pieces = plan_pieces(job, Plan{.ep = 8});

@@ -1,0 +1,117 @@
+// What models of layers with one part each ask of a plan under Megatron-LM core_v0.16.1.
+// Sources: core/ssm/mamba_block.py, MambaStack; core/ssm/mamba_mixer.py, MambaMixer;
+// core/models/mamba/{mamba_model,mamba_layer_specs}.py.
+#pragma once
+
+#include <string>
+
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
+#include "estimator/validity/sizes.h"
+#include "estimator/validity/text.h"
+#include "estimator/validity/unsupported.h"
+#include "estimator/validity/validity.h"
+
+namespace shardplan::megatron {
+
+// mamba_stack_spec: Mamba-2 without projection biases, with a biased convolution and a gated norm,
+// beside grouped-query attention, FFNs and experts, each a layer of its own.
+inline bool has_undescribed_parts(const ModelSpec& model, const LayerSpec& layer) {
+  const MambaSpec& mamba = model.mamba;
+  const bool is_mamba = layer.mixer == MixerKind::kMamba2;
+  return is_mamba &&
+         (layer.has_ffn || mamba.projection_bias || !mamba.convolution_bias || !mamba.gated_norm);
+}
+inline constexpr ValidityRule kHybridParts = {
+    .name = "unsupported: model.layers",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const ModelSpec& model = job.model;
+          return std::ranges::any_of(
+                     model.layers,
+                     [&](const LayerSpec& layer) { return has_undescribed_parts(model, layer); }) ||
+                 (is_hybrid(job) && (model.is_mla() || model.num_mtp_layers > 0 ||
+                                     model.attention_gate != AttentionGate::kNone));
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "model.layers", "Mamba-2 (" + job.model.family + ")",
+              "as MambaModel has it: layers of one part, a biased convolution, a gated norm, no "
+              "projection biases, grouped-query attention, no prediction modules");
+        }};
+
+// core/ssm/mamba_context_parallel.py, whose exchanges and copies are not described.
+inline constexpr ValidityRule kHybridCp = {
+    .name = "unsupported: cp",
+    .reads = {PlanField::kCp},
+    .broken = [](const Job& job, const Plan& plan) { return is_hybrid(job) && plan.cp > 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(
+              job, "cp",
+              number_text(plan.cp) + " with layers of one part (" + job.model.family + ")", "1");
+        }};
+
+// core/pipeline_parallel/combined_1f1b.py takes GPT models; pieces beside userbuffers and deferred
+// gradients of the head are not described.
+inline constexpr ValidityRule kHybridOverlaps = {
+    .name = "hybrids_need_exposed_communication",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const FrameworkProfile& profile = job.profile;
+          return is_hybrid(job) && (profile.overlap_moe_expert_parallel_comm ||
+                                    profile.tp_overlap != TpOverlap::kExposed ||
+                                    profile.deferred_embedding_wgrads > 0);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "layers of one part (" + job.model.family +
+                 ") with overlap_moe_expert_parallel_comm, tp_overlap or deferred_embedding_wgrads "
+                 "are not described; valid: false, exposed and 0";
+        }};
+
+// MambaStack.forward calls every layer as it is, whatever recompute_granularity says.
+inline constexpr ValidityRule kHybridRecompute = {
+    .name = "hybrids_replay_no_layers",
+    .reads = {PlanField::kRecompute},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return is_hybrid(job) && plan.recompute.granularity == RecomputeGranularity::kFull;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "recompute full with layers of one part (" + job.model.family +
+                 "), which core_v0.16.1's MambaStack does not replay; valid: none, selective";
+        }};
+
+// MambaStack._select_layers_for_pipeline_parallel.
+inline constexpr ValidityRule kHybridVpp = {
+    .name = "hybrids_need_vpp_1",
+    .reads = {PlanField::kVpp},
+    .broken = [](const Job& job, const Plan& plan) { return is_hybrid(job) && plan.vpp > 1; },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "vpp " + number_text(plan.vpp) + " with layers of one part (" + job.model.family +
+                 "); valid: vpp 1";
+        }};
+
+// MambaMixer.__init__.
+inline constexpr ValidityRule kMambaByTp = {
+    .name = "mamba_groups_divisible_by_tp",
+    .reads = {PlanField::kTp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const MambaSpec& mamba = job.model.mamba;
+          return is_hybrid(job) && (mamba.groups % plan.tp != 0 || mamba.num_heads % plan.tp != 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const MambaSpec& mamba = job.model.mamba;
+          return mamba.groups % plan.tp != 0
+                     ? not_divisible("mamba.groups", mamba.groups, "tp", plan.tp)
+                     : not_divisible("mamba.num_heads", mamba.num_heads, "tp", plan.tp);
+        }};
+
+}  // namespace shardplan::megatron
