@@ -19,7 +19,8 @@ struct Names {
   std::string_view layers = "model.layers";
   std::string_view attention = "self_attn";
   std::string_view output = "o_proj";
-  std::string_view joint = "";  // of queries, keys and values in one
+  std::string_view joint = "";           // of queries, keys and values in one
+  std::string_view attention_gate = "";  // where it has a projection of its own
   std::string_view ffn = "mlp";
   std::string_view gate = "gate_proj";
   std::string_view up = "up_proj";
@@ -30,6 +31,7 @@ struct Names {
   std::string_view mixer_input = "in_proj";
   std::string_view mixer_gate = "";
   std::string_view mixer_scalars = "";
+  std::string_view latent = "";  // around routed experts
 };
 
 constexpr Names kLlama = {.family = "llama"};
@@ -52,10 +54,25 @@ constexpr Names also_named(std::string_view family, Names names) {
 }
 
 constexpr std::array kNames = std::to_array<Names>({
+    {.family = "afmoe", .attention_gate = "gate_proj"},
     {.family = "bamba", .ffn = "feed_forward", .mixer = "mamba"},
+    {.family = "falcon",
+     .layers = "transformer.h",
+     .attention = "self_attention",
+     .output = "dense",
+     .joint = "query_key_value",
+     .up = "dense_h_to_4h",
+     .down = "dense_4h_to_h"},
     {.family = "falcon_h1", .ffn = "feed_forward", .mixer = "mamba"},
     {.family = "glm", .gate_up = "gate_up_proj"},
     {.family = "glm4", .gate_up = "gate_up_proj"},
+    {.family = "gpt2",
+     .layers = "transformer.h",
+     .attention = "attn",
+     .output = "c_proj",
+     .joint = "c_attn",
+     .up = "c_fc",
+     .down = "c_proj"},
     {.family = "gpt_neox",
      .layers = "gpt_neox.layers",
      .attention = "attention",
@@ -81,7 +98,8 @@ constexpr std::array kNames = std::to_array<Names>({
      .attention = "mixer",
      .ffn = "mixer",
      .shared = "mixer.shared_experts",
-     .mixer = "mixer"},
+     .mixer = "mixer",
+     .latent = "fc1_latent_proj fc2_latent_proj"},
     {.family = "phi", .output = "dense", .up = "fc1", .down = "fc2"},
     {.family = "phi3", .joint = "qkv_proj", .gate_up = "gate_up_proj"},
     {.family = "qwen2_moe", .shared = "mlp.shared_expert"},
@@ -135,6 +153,7 @@ void add_attention(Modules& modules, const ModelSpec& model, const Names& names)
     modules.add(owner, "v_proj", {kValue});
   }
   modules.add(owner, names.output, {kOutput});
+  modules.add(owner, names.attention_gate, {kGate});
 }
 
 void add_ffn(Modules& modules, const ModelSpec& model, const Names& names, std::string_view owner) {
@@ -227,8 +246,11 @@ bool ends_as(const std::string& path, const std::string& name) {
 }  // namespace
 
 std::vector<std::string> default_targets(const ModelSpec& model) {
-  if (model.family == "gpt_neox") {
+  if (model.family == "gpt_neox" || model.family == "falcon") {
     return {"query_key_value"};
+  }
+  if (model.family == "gpt2") {
+    return {"c_attn"};
   }
   if (model.family == "phi") {
     return {"q_proj", "v_proj", "fc1", "fc2"};
@@ -259,6 +281,9 @@ std::vector<LinearModule> linear_modules(const ModelSpec& model, std::int64_t la
   }
   if (spec.is_moe && model.moe.shared_gate) {
     modules.add("mlp", "shared_expert_gate", {kSharedGate});
+  }
+  if (spec.is_moe && model.moe.latent > 0) {
+    modules.add(names.ffn, names.latent, {kLatent});
   }
   return modules.take();
 }

@@ -149,6 +149,12 @@ constexpr std::array<NamedPart, kNumModelParts> kParts = {{
     {.part = ModelPart::kResidualStreams,
      .name = "several residual streams",
      .is_needed = [](const ModelSpec& model) { return model.residual_streams.count > 1; }},
+    {.part = ModelPart::kAlibi,
+     .name = "ALiBi",
+     .is_needed = [](const ModelSpec& model) { return model.has_alibi; }},
+    {.part = ModelPart::kClippedQkv,
+     .name = "bounded queries, keys and values",
+     .is_needed = [](const ModelSpec& model) { return model.clips_qkv; }},
 }};
 
 }  // namespace

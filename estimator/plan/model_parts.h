@@ -45,8 +45,10 @@ enum class ModelPart {
   kHeadBias,
   kPerLayerEmbedding,
   kResidualStreams,
+  kAlibi,
+  kClippedQkv,
 };
-inline constexpr int kNumModelParts = 32;
+inline constexpr int kNumModelParts = 34;
 
 class ModelParts {
  public:

@@ -29,11 +29,15 @@ struct ModelSpec {
   bool ffn_bias = false;
   bool head_bias = false;
   AttentionGate attention_gate = AttentionGate::kNone;
-  double rotary_share = 1;             // of a head, that is turned by rotary positions
-  bool qk_norm = false;                // norms of head_dim on q and on k (Qwen3, Gemma 3)
-  bool norms_all_heads = false;        // with qk_norm: norms of all heads at once (OLMo 2)
-  bool caps_logits = false;            // a soft cap, by tanh (Gemma 2)
-  bool caps_scores = false;            // likewise of attention
+  double rotary_share = 1;       // of a head, that is turned by rotary positions
+  bool qk_norm = false;          // norms of head_dim on q and on k (Qwen3, Gemma 3)
+  bool norms_all_heads = false;  // with qk_norm: norms of all heads at once (OLMo 2)
+  bool caps_logits = false;      // a soft cap, by tanh (Gemma 2)
+  bool caps_scores = false;      // likewise of attention
+  bool clips_qkv = false;        // queries, keys and values are bounded (DBRX)
+  // Scores are shifted by the distance of query and key, by a slope a head, in place of positions
+  // (MPT; arXiv 2108.12409).
+  bool has_alibi = false;
   bool layer_norm = false;             // LayerNorm with weight and bias; else RMSNorm with weight
   bool norm_bias = true;               // false: LayerNorms have no bias (Cohere)
   bool qk_norm_bias = true;            // false: those of queries and keys have none (StableLM 2)

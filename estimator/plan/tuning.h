@@ -26,10 +26,12 @@ enum class LinearLayer {
   kMixerGate,     // beside the input, where the gate has a projection of its own
   kMixerScalars,  // numbers a head: rates and decays of a delta rule, steps of a state space
   kSharedGate,
+  kLatent,  // of tokens in front of routed experts, and of what these give behind them
 };
-inline constexpr std::array<std::string_view, 12> kLinearLayerNames = {
-    "q_proj",    "k_proj",  "v_proj",   "o_proj",    "gate_proj",  "up_proj",
-    "down_proj", "in_proj", "out_proj", "in_proj_z", "in_proj_ba", "shared_expert_gate"};
+inline constexpr std::array<std::string_view, 13> kLinearLayerNames = {
+    "q_proj",     "k_proj",  "v_proj",   "o_proj",    "gate_proj",  "up_proj",
+    "down_proj",  "in_proj", "out_proj", "in_proj_z", "in_proj_ba", "shared_expert_gate",
+    "latent_proj"};
 
 // What adapters' targets say of experts whose weights are one tensor for all of them, of which no
 // linear layer is made (peft 0.21 utils/transformers_weight_conversion.py).
@@ -57,10 +59,13 @@ struct NameRule {
 
 // What is trained at a frozen weight of a linear layer.
 enum class AdapterKind {
-  kLora,  // B[outputs, rank] * A[rank, inputs] beside it (arXiv 2106.09685)
-  kOft,   // rotations of its inputs, `rank` of them at a time (OFT, arXiv 2306.07280)
+  kLora,        // B[outputs, rank] * A[rank, inputs] beside it (arXiv 2106.09685)
+  kOft,         // rotations of its inputs, `rank` of them at a time (OFT, arXiv 2306.07280)
+  kAdaLora,     // LoRA with a trained scale of each of A's rows (arXiv 2303.10512)
+  kBottleneck,  // a layer of `rank` numbers behind an FFN, and back (arXiv 1902.00751)
 };
-inline constexpr std::array<std::string_view, 2> kAdapterKindNames = {"lora", "oft"};
+inline constexpr std::array<std::string_view, 4> kAdapterKindNames = {"lora", "oft", "adalora",
+                                                                      "bottleneck"};
 
 constexpr std::string_view name_of(AdapterKind kind) {
   return kAdapterKindNames[static_cast<std::size_t>(kind)];

@@ -3,6 +3,7 @@
 #include "estimator/time/block_layer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "estimator/plan/expert_loads.h"
 #include "estimator/plan/number.h"
@@ -191,8 +192,15 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
     add(parts.routed, products);
     return products.forward_s;
   };
-  add_products(fc1, model.hidden);
-  parts.routed_last_s = add_products(model.hidden, width);
+  const std::int64_t seen = moe.latent > 0 ? moe.latent : model.hidden;
+  add_products(fc1, seen);
+  parts.routed_last_s = add_products(seen, width);
+  if (moe.latent > 0) {
+    for (const auto& [n, k] : {std::pair{moe.latent, model.hidden}, {model.hidden, moe.latent}}) {
+      add(parts.routed,
+          linear(context, {.m = context.sharded_tokens, .n = n, .k = k}, plan.precision));
+    }
+  }
   const BlockTime exchange = expert_exchange(context, rows);
   add(parts.routed, exchange);
   parts.routed_last_s += exchange.forward_ep_s / 2;  // the rows' way back

@@ -35,6 +35,7 @@ class ZeroHolder final : public huggingface::Holder, public eager::ModuleHooks {
   eager::Tensor before_call(const eager::Module& module, const eager::Tensor& input) override;
   eager::Tensor behind_call(const eager::Module& module, const eager::Tensor& output) override;
   void read(const eager::Module& module) override;
+  bool passes_over_leaves() const override { return divides_parameters(); }
 
  private:
   // A module as ZeRO sees it.

@@ -9,6 +9,7 @@
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/plan/number.h"
 
@@ -77,7 +78,7 @@ KernelBytes liger_head_kernels(const Job& job, const Plan& plan, std::int64_t to
 // (_backward_prologue_per_tensor) 4. Liger's reads bf16 logits twice and writes their gradient
 // (ops/cross_entropy.py).
 LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) {
-  if (uses_liger(job)) {
+  if (uses_liger(job) && job.profile.objective == Objective::kNextToken) {
     return {.logit = {.forward = {.fused = 6}},
             .tokens = liger_chunk_tokens(tokens, job.model),
             .sums_weight_gradient = true,
@@ -107,7 +108,10 @@ constinit const BlockKernels kKernels = {
     .add_beside_products = huggingface::add_beside_products,
     .attention_kernels = asked_attention_backend,
     .add_mixer = huggingface::add_mixer,
+    .casts_router = [](const Job& job) { return huggingface::casts_router(job.model); },
     .expert_exchange = huggingface::expert_exchange,
+    .forward_passes = huggingface::passes_without_graph,
+    .head_outputs = huggingface::head_outputs,
     .table_gradient =
         [](const Job& job, const Plan& plan) {
           return job.adapters.rank > 0 ? TableGradientKernels{} : touched_table_gradient(plan);

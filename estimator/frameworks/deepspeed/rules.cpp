@@ -8,6 +8,7 @@
 #include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/eager_rules.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
 #include "estimator/frameworks/pieces/huggingface/weights/rules.h"
 #include "estimator/frameworks/pieces/tower_rule.h"
@@ -28,21 +29,6 @@ constexpr ValidityRule kBf16Gradients =
     kOnlyValues<"unsupported: grad_dtype", &Plan::grad_dtype, DType::kBf16, DType::kFp16>;
 constexpr ValidityRule kPlainOnly =
     kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone>;
-constexpr ValidityRule kRoutedExpertsOnly = {
-    .name = "unsupported: model.shared_experts",
-    .reads = {},
-    .broken =
-        [](const Job& job, const Plan&) {
-          return job.model.moe.shared_ffn > 0 || job.model.moe.num_groups > 1;
-        },
-    .explain =
-        [](const Job& job, const Plan&) {
-          return job.model.moe.shared_ffn > 0
-                     ? not_modelled(job, "model.shared_experts",
-                                    number_text(job.model.moe.shared_ffn) + " wide", "none")
-                     : not_modelled(job, "model.expert_groups",
-                                    number_text(job.model.moe.num_groups), "1");
-        }};
 // ZeRO divides what is trained, and so what never gets a gradient, too, which is not described.
 constexpr ValidityRule kNoIdleModules = {
     .name = "unsupported: model.family",
@@ -53,6 +39,22 @@ constexpr ValidityRule kNoIdleModules = {
         [](const Job& job, const Plan&) {
           return not_modelled(job, "model.family",
                               job.model.family + ", whose prediction modules never run", "others");
+        }};
+// What ZeRO-3 gathers for passes without a graph, divides of a reference model and has of a layer
+// of labels was not read.
+constexpr ValidityRule kObjectivesOverPartitions = {
+    .name = "unsupported: objective",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return plan.zero == 3 && (huggingface::passes_without_graph(job) > 0 ||
+                                    ends_in_labels(job.profile.objective));
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "objective",
+                              std::string(name_of(job.profile.objective)) + " with zero 3",
+                              "zero 1 or 2, or next_token, orpo and simpo");
         }};
 constexpr ValidityRule kAdamWOf32Or8Bits =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
@@ -202,7 +204,6 @@ constexpr std::array kDeepspeedRules = {
     kNoEp,
     kNoEtp,
     kNoReplicas,
-    kRoutedExpertsOnly,
     kGqaOnly,
     kHeadDimOfOperators,
     kNoMtp,
@@ -222,9 +223,13 @@ constexpr std::array kDeepspeedRules = {
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
     kNoIdleModules,
+    huggingface::kObjectivesAsRead,
+    kObjectivesOverPartitions,
     huggingface::kLossesOfPlainHeads,
     huggingface::kSinksAreEager,
-    kLearnedPositionsUnsupported,
+    huggingface::kEagerAttentionAsRead,
+    huggingface::kPositionsOfFamily,
+    huggingface::kSequenceOfPositions,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,
     // accepted
@@ -248,6 +253,7 @@ constexpr std::array kDeepspeedRules = {
     kQuantizedNeedsAdapters,
     huggingface::kNamesTrainSomething,
     kTrainedOfOneType,
+    huggingface::kPairsOfTexts,
     kMicrobatchTooLarge,
 };
 

@@ -6,6 +6,7 @@
 #include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/pieces/huggingface_kernels.h"
 #include "estimator/frameworks/pieces/ring_kernels.h"
@@ -25,7 +26,6 @@ using huggingface::expert_exchange;
 using huggingface::has_wide_stream;
 using huggingface::NormKind;
 using huggingface::RotaryKind;
-using huggingface::RouterKind;
 using huggingface::uses_autocast;
 
 constexpr double kHalf = 2;    // bytes of bf16
@@ -99,12 +99,6 @@ Passes of_norm(Passes norm, NormKind kind, double stream, bool has_autocast) {
     case NormKind::kPlusOneLayer: return huggingface_layer_norm(stream, stream);
   }
   return norm;
-}
-
-bool is_wide_router(RouterKind kind) {
-  using enum RouterKind;
-  return kind == kWideSoftmax || kind == kWideSigmoid || kind == kWideInput ||
-         kind == kSoftmaxBesideAutocast;
 }
 
 // relu 2 and its square 2; backward the root's power, its double and product 2, 2 and 3, and
@@ -241,8 +235,10 @@ constinit const BlockKernels kKernels = {
     .context_parallel_merges = ring_merges,
     .add_mixer = huggingface::add_mixer,
     .divides_by_product = true,
-    .casts_router = [](const Job& job) { return is_wide_router(class_of(job.model).router); },
+    .casts_router = [](const Job& job) { return huggingface::casts_router(job.model); },
     .expert_exchange = expert_exchange,
+    .forward_passes = huggingface::passes_without_graph,
+    .head_outputs = huggingface::head_outputs,
     .table_gradient = table_gradient,
     .loss = loss_kernels};
 

@@ -11,7 +11,9 @@
 #include "estimator/frameworks/pieces/huggingface/weights/rules.h"
 #include "estimator/frameworks/pieces/tower_rule.h"
 #include "estimator/frameworks/transformers/adapter_rules.h"
+#include "estimator/frameworks/transformers/objective_rules.h"
 #include "estimator/frameworks/transformers/offload_rules.h"
+#include "estimator/frameworks/transformers/optimizer_rules.h"
 #include "estimator/frameworks/transformers/parallel_rules.h"
 #include "estimator/validity/limits.h"
 #include "estimator/validity/pipeline_rules.h"
@@ -35,65 +37,6 @@ constexpr ValidityRule kGradientsOfWeights =
 constexpr ValidityRule kPlainOnly =
     kOnlyValues<"unsupported: schedule", &Plan::schedule, Schedule::kNone>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
-
-constexpr ValidityRule kOptimizers =
-    kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
-                OptimizerKind::kSgd, OptimizerKind::kAdafactor, OptimizerKind::kAdamW8bit,
-                OptimizerKind::kPagedAdamW, OptimizerKind::kPagedAdamW8bit,
-                OptimizerKind::kTorchaoAdamW8bit, OptimizerKind::kTorchaoAdamW4bit,
-                OptimizerKind::kMuon, OptimizerKind::kLion, OptimizerKind::kPagedLion,
-                OptimizerKind::kLion8bit, OptimizerKind::kPagedLion8bit>;
-
-// PyTorch's takes plain tensors; Moonshot's gathers what is sharded in LLaMA-Factory's version 1
-// alone, which leaves adapters to AdamW.
-std::string what_muon_takes_not(const Job& job, const Plan& plan) {
-  const bool is_moonshot = !job.profile.fused_optimizer;
-  const bool gathers = is_moonshot && job.profile.loop == TrainerLoop::kFactoryV1;
-  if (plan.zero > 0 && !gathers) {
-    return "zero " + number_text(plan.zero);
-  }
-  if (job.adapters.rank > 0 && (!is_moonshot || gathers)) {
-    return "adapters";
-  }
-  return job.model.moe.num_experts > 0 ? "experts" : "";
-}
-constexpr ValidityRule kMuonOnMatrices = {
-    .name = "unsupported: muon",
-    .reads = {PlanField::kZero},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return job.optimizer == OptimizerKind::kMuon && !what_muon_takes_not(job, plan).empty();
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "optimizer", "muon with " + what_muon_takes_not(job, plan),
-                              "muon on whole dense models with zero 0, with fused_optimizer false "
-                              "on adapters as well");
-        }};
-
-bool is_fsdp(const Job& job, const Plan& plan, std::int64_t version) {
-  return plan.zero > 0 && job.profile.fsdp_version == version;
-}
-
-// FSDP2's parameters are DTensors, which bitsandbytes' kernels do not take (no sharding strategy is
-// registered for them), and whose means transformers' Adafactor adds to plain tensors.
-constexpr bool takes_shards(OptimizerKind kind) {
-  return kind != OptimizerKind::kAdafactor && !is_of_bitsandbytes(kind);
-}
-constexpr ValidityRule kOptimizerTakesShards = {
-    .name = "optimizer_takes_shards",
-    .reads = {PlanField::kZero},
-    .broken =
-        [](const Job& job, const Plan& plan) {
-          return is_fsdp(job, plan, 2) && !takes_shards(job.optimizer);
-        },
-    .explain =
-        [](const Job& job, const Plan& plan) {
-          return "optimizer " + std::string(name_of(job.optimizer)) + " with zero " +
-                 number_text(plan.zero) +
-                 ": its steps take no DTensors, which FSDP2's parameters are; valid: adamw, sgd, "
-                 "torchao_adamw_8bit or torchao_adamw_4bit, or zero 0";
-        }};
 
 // A parameter of integers cannot be made (torch/nn/parameter.py); accelerate leaves 4-bit weights
 // in bytes out of FSDP2 since 1.14, before which their ends are the root's. FSDP1 flattens
@@ -332,11 +275,14 @@ constexpr std::array kTransformersRules = {
     kMoeBufferFactorUnsupported,
     kOptimizers,
     kMuonOnMatrices,
+    kProgramOptimizersAsRead,
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
     huggingface::kLossesOfPlainHeads,
     huggingface::kSinksAreEager,
-    kLearnedPositionsUnsupported,
+    huggingface::kEagerAttentionAsRead,
+    huggingface::kPositionsOfFamily,
+    huggingface::kSequenceOfPositions,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,
     kDora,
@@ -344,6 +290,8 @@ constexpr std::array kTransformersRules = {
     kPlainAdaptersAlone,
     kKernelsOnPlainAdapters,
     kFakeQuantizationAsRead,
+    huggingface::kObjectivesAsRead,
+    kObjectivesOverShards,
     huggingface::kRotationsAsRead,
     huggingface::kAdaptedExpertsAreGrouped,
     // accepted
@@ -359,6 +307,9 @@ constexpr std::array kTransformersRules = {
     kShardsOfFloats,
     kFlatOfOneType,
     kOptimizerTakesShards,
+    kStepsInBackwardAlone,
+    kBlocksOnOneGpu,
+    kHeadsOfAdamMini,
     kPrecisionOfWeights,
     kScaledGradients,
     kRankOrderComplete,
@@ -379,6 +330,7 @@ constexpr std::array kTransformersRules = {
     kLayersPerChunk,
     kDpMatchesWorld,
     kGlobalBatch,
+    huggingface::kPairsOfTexts,
     kMicrobatchTooLarge,
 };
 

@@ -457,7 +457,7 @@ TEST_CASE("contradictions and impossible sizes are refused with place, found and
       {"wrapper_wrong_text", "/text_config/model_type: found llama, expected llama4_text"},
       {"bidirectional", "/use_bidirectional_attention: found true, expected false"},
       {"model_type_absent", ":1: /model_type: found nothing, expected one of "},
-      {"model_type_unknown", ":2: /model_type: found gpt2, expected one of "},
+      {"model_type_unknown", ":2: /model_type: found bloom, expected one of "},
       {"model_type_misspelt", "(did you mean \"llama\"?)"},
       {"intermediate_size_absent", "/intermediate_size: found nothing, expected an integer from 1"},
       {"vocab_size_absent", "/vocab_size: found nothing, expected an integer from 1"},

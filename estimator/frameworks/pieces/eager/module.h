@@ -29,8 +29,27 @@ class ModuleHooks {
   virtual Tensor behind_call(const Module& module, const Tensor& output) = 0;
   // A module that runs reads its parameters, which are those of others.
   virtual void read(const Module& /*module*/) {}
+  // Modules within leaves have none of them.
+  virtual bool passes_over_leaves() const { return false; }
   // They stand in front of hooks of the model itself.
   virtual bool comes_first() const { return false; }
+};
+
+// Hooks into what runs below a leaf are gone while it lives.
+class WithinLeaf {
+ public:
+  WithinLeaf(Graph& graph, const Module& module)
+      : graph_(graph),
+        outer_(module.is_leaf && graph.modules != nullptr && graph.modules->passes_over_leaves()
+                   ? std::exchange(graph.modules, nullptr)
+                   : graph.modules) {}
+  ~WithinLeaf() { graph_.modules = outer_; }
+  WithinLeaf(const WithinLeaf&) = delete;
+  WithinLeaf& operator=(const WithinLeaf&) = delete;
+
+ private:
+  Graph& graph_;
+  ModuleHooks* const outer_;
 };
 
 template <typename Function>
@@ -39,7 +58,12 @@ Tensor call_module(Graph& graph, const Module& module, const Tensor& input, Func
     return function(input);
   }
   const Tensor given = graph.modules->before_call(module, input);
-  return graph.modules->behind_call(module, function(given));
+  Tensor output;
+  {
+    const WithinLeaf within(graph, module);
+    output = function(given);
+  }
+  return graph.modules->behind_call(module, output);
 }
 
 inline void read_others(Graph& graph, const Module& module) {

@@ -140,6 +140,43 @@ Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, 
   return eager::fused_attention(graph, query, keys, values, shape);
 }
 
+// What a call makes lives until it ends: the mask and a copy of the probabilities in the queries'
+// type, and queries, keys and values in fp32. The mask is added in place. Of several sequences
+// products take copies, of keys and values one for every head of queries.
+Tensor broadcast_attention(Graph& graph, const Tensor& query, const Tensor& key,
+                           const Tensor& value, const Tensor& mask, const AttentionSizes& sizes) {
+  const DType half = graph.autocast.value_or(query.dtype);
+  const auto autocast = std::exchange(graph.autocast, std::nullopt);
+  const std::int64_t scores = pairs(sizes) * sizes.query_heads;
+  const auto wide = [&](const Tensor& tensor) {
+    return eager::to(graph, eager::to(graph, tensor, half), DType::kFp32);
+  };
+  const bool copies = sizes.tokens > sizes.sequence;
+  const auto for_all_heads = [&](const Tensor& tensor) {
+    const Tensor heads = repeat_heads(graph, tensor, sizes);
+    return copies ? eager::laid_out(graph, heads) : heads;
+  };
+  const Tensor floats = graph.make(mask.elements, half);
+  const Tensor wide_query = wide(query);
+  const Tensor wide_key = wide(key);
+  const Tensor wide_value = wide(value);
+  const Tensor scaled_query = eager::scale(graph, wide_query);
+  const Tensor scaled_key = eager::scale(graph, wide_key);
+  Tensor weights =
+      attention_product(graph, copies ? eager::laid_out(graph, scaled_query) : scaled_query,
+                        for_all_heads(scaled_key), scores);
+  weights = softmax(graph, weights);
+  {
+    const Tensor is_masked = graph.make(scores, DType::kBool);
+    const Tensor rows = graph.make(scores / sizes.sequence, DType::kBool);
+  }
+  const Tensor returned = graph.make(scores, half);
+  const Tensor output =
+      attention_product(graph, weights, for_all_heads(wide_value), query.elements);
+  graph.autocast = autocast;
+  return eager::laid_out(graph, eager::to(graph, output, half));
+}
+
 Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
                        const Tensor& mask, const AttentionSizes& sizes) {
   const Tensor keys = repeat_heads(graph, key, sizes);

@@ -24,6 +24,13 @@ eager::Tensor scaled_dot_product(eager::Graph& graph, const eager::Tensor& query
                                  const eager::Tensor& key, const eager::Tensor& value,
                                  const eager::Tensor& mask, const AttentionSizes& sizes);
 
+// The same of one head of keys and values that is handed over for all heads of queries, which no
+// fused kernel takes (sdp_utils_cpp.h check_batch_size_and_num_heads_dense): operator by operator
+// in fp32 (_scaled_dot_product_attention_math).
+eager::Tensor broadcast_attention(eager::Graph& graph, const eager::Tensor& query,
+                                  const eager::Tensor& key, const eager::Tensor& value,
+                                  const eager::Tensor& mask, const AttentionSizes& sizes);
+
 // `mask`: added to the scores, in the type of the residual stream.
 eager::Tensor eager_attention(eager::Graph& graph, const eager::Tensor& query,
                               const eager::Tensor& key, const eager::Tensor& value,

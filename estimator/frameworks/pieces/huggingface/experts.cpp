@@ -27,10 +27,11 @@ Tensor masked_fill(Graph& graph, const Tensor& input, bool in_place) {
   });
 }
 
-// In the type of its arguments, which autocast leaves. Derivatives of the weights, then of the
-// rows.
-Tensor grouped_product(Graph& graph, const Tensor& rows, const Tensor& weights,
+// In the type of the weights, to which rows are cast, and which autocast leaves. Derivatives of the
+// weights, then of the rows.
+Tensor grouped_product(Graph& graph, const Tensor& given, const Tensor& weights,
                        std::int64_t outputs) {
+  const Tensor rows = eager::to(graph, given, weights.dtype);
   NodeBuilder node(graph, {&rows, &weights});
   if (node.is_needed()) {
     if (rows.requires_grad()) {
@@ -132,44 +133,6 @@ Tensor route_beside_autocast(Graph& graph, const Tensor& router, const Tensor& h
   const Tensor weights = eager::scale(graph, top);
   graph.autocast = autocast;
   return eager::to(graph, weights, hidden.dtype);
-}
-
-// Weights of the chosen experts, one for each row. Groups of experts are chosen by tensors without
-// gradients, of the size of scores, which are small beside the rows.
-Tensor route(Graph& graph, const Experts& experts, const Tensor& hidden, const ExpertSizes& sizes) {
-  using enum RouterKind;
-  const Factors factors =
-      factors_of(graph, experts.router_a, experts.router_b, experts.router.data.dtype);
-  adapted(graph, experts.router.data, factors);
-  const Tensor router = adapted(graph, experts.router.data, factors);
-  if (sizes.router == kSoftmaxBesideAutocast) {
-    return route_beside_autocast(graph, router, hidden, sizes);
-  }
-  const bool is_wide = sizes.router == kWideSoftmax || sizes.router == kWideSigmoid;
-  const auto router_type = [&](const Tensor& tensor) {
-    return is_wide || sizes.router == kWideInput ? eager::to(graph, tensor, DType::kFp32) : tensor;
-  };
-  const Tensor logits = router_product(graph, router_type(hidden), router_type(router), sizes,
-                                       experts.router_bias.data);
-  const std::int64_t rows = sizes.tokens * sizes.chosen;
-  switch (sizes.router) {
-    case kWideSigmoid:
-    case kNarrowSigmoid:
-    case kSigmoid: {
-      const Tensor wide =
-          sizes.router == kSigmoid ? eager::to(graph, logits, DType::kFp32) : logits;
-      return eager::scale(graph, eager::index(graph, eager::sigmoid(graph, wide), rows));
-    }
-    case kSoftmaxOfChosen: {
-      const Tensor top = eager::index(graph, eager::to(graph, logits, DType::kFp32), rows);
-      return eager::to(graph, eager::log_softmax(graph, top), hidden.dtype);
-    }
-    case kNarrowSoftmaxOfChosen:
-      return eager::log_softmax(graph, eager::index(graph, logits, rows));
-    default: break;
-  }
-  const Tensor top = eager::index(graph, wide_softmax(graph, logits), rows);
-  return is_wide ? eager::scale(graph, top) : eager::to(graph, top, logits.dtype);
 }
 
 // A view of one expert's matrix; its gradient lies in zeros of all.
@@ -282,10 +245,53 @@ Tensor whole(Graph& graph, const Experts& experts, const Tensor& weight) {
 
 }  // namespace
 
-Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidden,
-                       const ExpertSizes& sizes) {
+// Groups of experts are chosen by tensors without gradients, of the size of scores, which are small
+// beside the rows.
+Tensor weights_of_chosen(Graph& graph, const Experts& experts, const Tensor& hidden,
+                         const ExpertSizes& sizes) {
+  using enum RouterKind;
+  const Factors factors =
+      factors_of(graph, experts.router_a, experts.router_b, experts.router.data.dtype);
+  adapted(graph, experts.router.data, factors);
+  const Tensor router = adapted(graph, experts.router.data, factors);
+  if (sizes.router == kSoftmaxBesideAutocast) {
+    return route_beside_autocast(graph, router, hidden, sizes);
+  }
+  const bool is_wide = sizes.router == kWideSoftmax || sizes.router == kWideSigmoid;
+  const auto router_type = [&](const Tensor& tensor) {
+    return is_wide || sizes.router == kWideInput ? eager::to(graph, tensor, DType::kFp32) : tensor;
+  };
+  const Tensor logits = router_product(graph, router_type(hidden), router_type(router), sizes,
+                                       experts.router_bias.data);
   const std::int64_t rows = sizes.tokens * sizes.chosen;
-  const Tensor weights = route(graph, experts, hidden, sizes);
+  switch (sizes.router) {
+    case kWideSigmoid:
+    case kNarrowSigmoid:
+    case kSigmoid: {
+      const Tensor wide =
+          sizes.router == kSigmoid ? eager::to(graph, logits, DType::kFp32) : logits;
+      return eager::scale(graph, eager::index(graph, eager::sigmoid(graph, wide), rows));
+    }
+    case kSoftmaxOfChosen: {
+      const Tensor top = eager::index(graph, eager::to(graph, logits, DType::kFp32), rows);
+      return eager::to(graph, eager::log_softmax(graph, top), hidden.dtype);
+    }
+    case kNarrowSoftmax: {
+      const Tensor scores = eager::log_softmax(
+          graph, graph.autocast ? eager::to(graph, logits, DType::kFp32) : logits);
+      return eager::scale(graph, eager::index(graph, scores, rows));
+    }
+    case kNarrowSoftmaxOfChosen:
+      return eager::log_softmax(graph, eager::index(graph, logits, rows));
+    default: break;
+  }
+  const Tensor top = eager::index(graph, wide_softmax(graph, logits), rows);
+  return is_wide ? eager::scale(graph, top) : eager::to(graph, top, logits.dtype);
+}
+
+Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidden,
+                       const Tensor& weights, const ExpertSizes& sizes) {
+  const std::int64_t rows = sizes.tokens * sizes.chosen;
   if (sizes.is_eager) {
     return eager_experts(graph, experts, hidden, weights, sizes);
   }

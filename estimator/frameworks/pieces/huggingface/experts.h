@@ -26,6 +26,7 @@ enum class RouterKind {
   kWideSigmoid,            // likewise, each score by itself
   kSigmoid,                // of scores in fp32 each by itself; so are the weights (MiniMax-M2)
   kNarrowSigmoid,          // of scores as they are, and so are the weights (LFM2)
+  kNarrowSoftmax,          // likewise, but that autocast has softmax in fp32 (Mistral 4)
   kWideInput,              // kSoftmax of the input in fp32 (Hunyuan)
   kSoftmaxOfChosen,        // of the highest scores in fp32 (Granite)
   kNarrowSoftmaxOfChosen,  // the same in the type of the router's product (gpt-oss)
@@ -44,7 +45,13 @@ struct ExpertSizes {
   Activation activation = Activation::kSilu;
 };
 
+// Weights of the experts that the router chooses for every token, one for each row.
+eager::Tensor weights_of_chosen(eager::Graph& graph, const Experts& experts,
+                                const eager::Tensor& hidden, const ExpertSizes& sizes);
+
+// What the chosen experts make of the tokens, `sizes.hidden` wide, with those weights.
 eager::Tensor experts_forward(eager::Graph& graph, const Experts& experts,
-                              const eager::Tensor& hidden, const ExpertSizes& sizes);
+                              const eager::Tensor& hidden, const eager::Tensor& weights,
+                              const ExpertSizes& sizes);
 
 }  // namespace shardplan::huggingface

@@ -60,22 +60,33 @@ Tensor apply_norm(const LayerRun& run, Norm& norm, const Tensor& input, bool is_
 
 namespace {
 
+// NemotronHMoE: the router sees tokens whole, experts see them projected.
+Tensor routed_experts(const LayerRun& run, Layer& layer, const Tensor& input) {
+  const MoeSpec& moe = run.job.model.moe;
+  ExpertSizes sizes = {.router = run.family.router,
+                       .tokens = run.sizes.tokens,
+                       .hidden = run.sizes.hidden,
+                       .ffn = moe.expert_ffn,
+                       .experts = moe.num_experts,
+                       .chosen = moe.topk,
+                       .is_eager = run.job.profile.eager_experts,
+                       .is_gated = run.job.model.gated_ffn,
+                       .activation = run.job.model.activation};
+  const Tensor weights = weights_of_chosen(run.graph, layer.experts, input, sizes);
+  if (moe.latent == 0) {
+    return experts_forward(run.graph, layer.experts, input, weights, sizes);
+  }
+  sizes.hidden = moe.latent;
+  const Tensor latent = project(run.graph, layer.latent_input, input);
+  return project(run.graph, layer.latent_output,
+                 experts_forward(run.graph, layer.experts, latent, weights, sizes));
+}
+
 // Qwen2-MoE has its shared expert in front of the others, and weights it; DeepSeek and GLM-4.5 have
 // theirs behind them.
 Tensor experts(const LayerRun& run, Layer& layer, const Tensor& input) {
   const MoeSpec& moe = run.job.model.moe;
-  const auto routed = [&] {
-    return experts_forward(run.graph, layer.experts, input,
-                           {.router = run.family.router,
-                            .tokens = run.sizes.tokens,
-                            .hidden = run.sizes.hidden,
-                            .ffn = moe.expert_ffn,
-                            .experts = moe.num_experts,
-                            .chosen = moe.topk,
-                            .is_eager = run.job.profile.eager_experts,
-                            .is_gated = run.job.model.gated_ffn,
-                            .activation = run.job.model.activation});
-  };
+  const auto routed = [&] { return routed_experts(run, layer, input); };
   if (!layer.shared_experts.is_defined()) {
     return routed();
   }
@@ -166,17 +177,44 @@ Tensor mixed(const LayerRun& run, Layer& layer, std::size_t place, const SharedB
   return attention(run, layer, place, shared.of(spec), input);
 }
 
-// What an FFN trains, in the order of its modules.
-std::vector<eager::Parameter*> trained_of(FeedForward& ffn) {
+// Parameters of linear layers, in the order of their modules.
+std::vector<eager::Parameter*> parameters_of(const std::vector<Linear*>& linears) {
   std::vector<eager::Parameter*> found;
-  for (Linear* linear : {&ffn.gate_up, &ffn.gate, &ffn.up, &ffn.down}) {
+  for (Linear* linear : linears) {
     for (eager::Parameter* each : {&linear->weight, &linear->bias, &linear->a, &linear->b}) {
-      if (each->data.requires_grad()) {
+      if (each->data.is_defined()) {
         found.push_back(each);
       }
     }
   }
   return found;
+}
+
+std::vector<Linear*> linears_of(FeedForward& ffn) {
+  return {&ffn.gate_up, &ffn.gate, &ffn.up, &ffn.down};
+}
+
+// What an FFN trains.
+std::vector<eager::Parameter*> trained_of(FeedForward& ffn) {
+  std::vector<eager::Parameter*> found = parameters_of(linears_of(ffn));
+  std::erase_if(found, [](const eager::Parameter* each) { return !each->data.requires_grad(); });
+  return found;
+}
+
+// A block of experts with all that it holds.
+eager::Module block_of_experts(Layer& layer) {
+  Experts& experts = layer.experts;
+  eager::Module block = {
+      .place = &layer,
+      .name = "mlp",
+      .parameters = {&experts.gate_up, &experts.down, &experts.router, &experts.gate_up_bias,
+                     &experts.down_bias, &experts.router_bias},
+      .is_leaf = true};
+  std::vector<Linear*> others = linears_of(layer.shared_experts);
+  others.insert(others.end(), {&layer.shared_gate, &layer.latent_input, &layer.latent_output});
+  const std::vector<eager::Parameter*> beside = parameters_of(others);
+  block.parameters.insert(block.parameters.end(), beside.begin(), beside.end());
+  return block;
 }
 
 Tensor ffn_output(const LayerRun& run, Layer& layer, const Tensor& input) {
@@ -191,13 +229,9 @@ Tensor ffn_output(const LayerRun& run, Layer& layer, const Tensor& input) {
 }
 
 Tensor ffn(const LayerRun& run, Layer& layer, const Tensor& input) {
-  eager::Module module = {&layer, "mlp", {}};
-  if (layer.experts.down.data.is_defined()) {
-    Experts& experts = layer.experts;
-    module.parameters = {&experts.gate_up,      &experts.down,      &experts.router,
-                         &experts.gate_up_bias, &experts.down_bias, &experts.router_bias};
-    module.is_leaf = true;
-  }
+  const eager::Module module = layer.experts.down.data.is_defined()
+                                   ? block_of_experts(layer)
+                                   : eager::Module{&layer, "mlp", {}};
   const std::int64_t tiles = run.job.profile.ffn_tiles;
   if (tiles > 0 && !module.is_leaf) {
     return eager::tiled(run.graph, input, run.sizes.sequence / run.sizes.cp, tiles,
@@ -247,8 +281,30 @@ struct Parts {
   }
 };
 
+// sum += term: nothing is made.
+Tensor added_in_place(const LayerRun& run, const Tensor& sum, const Tensor& term) {
+  eager::NodeBuilder node(run.graph, {&sum, &term});
+  Tensor output = sum;
+  return node.finish(std::move(output), [](eager::BackwardCall& call) {
+    return eager::Tensors{call.gradients[0], std::move(call.gradients[0])};
+  });
+}
+
+// FalconDecoderLayer: one norm, or one each, which come first.
+Tensor falcon_output(const Parts& parts, const Tensor& input) {
+  const Tensor normed = parts.normed(parts.layer.attention_norm, input);
+  const Tensor of_norm =
+      parts.layer.ffn_norm.width > 0 ? parts.normed(parts.layer.ffn_norm, input) : normed;
+  const Tensor of_attention = parts.mixed(normed);
+  const Tensor of_ffn = parts.ffn(of_norm);
+  return added(parts.run, input, added_in_place(parts.run, of_ffn, of_attention));
+}
+
 // Attention and FFN side by side, behind one norm or one each.
 Tensor parallel_output(const Parts& parts, const Tensor& input) {
+  if (parts.run.family.adds_ffn_in_place) {
+    return falcon_output(parts, input);
+  }
   const Tensor normed = parts.normed(parts.layer.attention_norm, input);
   const Tensor of_attention = parts.mixed(normed);
   const bool has_own_norm = parts.layer.ffn_norm.width > 0;

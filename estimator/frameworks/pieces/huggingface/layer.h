@@ -22,6 +22,7 @@ namespace shardplan::huggingface {
 
 struct Layer {
   Linear query, key, value, output;
+  Linear gate;                   // of attention, where it has a projection of its own
   Linear query_key_value;        // in place of the first three
   LatentProjections latent;      // beside query and output alone
   DeltaNet delta_net;            // in place of attention
@@ -32,6 +33,7 @@ struct Layer {
   Experts experts;  // of a layer that has them in place of its FFN
   FeedForward shared_experts;
   Linear shared_gate;
+  Linear latent_input, latent_output;  // around routed experts of projected tokens
   Norm query_norm, key_norm;
   eager::Parameter sinks;
   Norm attention_norm, ffn_norm;

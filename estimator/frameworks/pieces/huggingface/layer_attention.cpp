@@ -79,27 +79,68 @@ Heads gated_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
   return heads;
 }
 
+// AfmoeAttention, whose gate is a projection behind the others.
+Heads heads_beside_gate(const LayerRun& run, Layer& layer, const Tensor& input) {
+  Heads heads;
+  const Tensor query = project(run.graph, layer.query, input);
+  const Tensor key = project(run.graph, layer.key, input);
+  heads.value = project(run.graph, layer.value, input);
+  heads.gate = project(run.graph, layer.gate, input);
+  heads.query = apply_norm(run, layer.query_norm, eager::copied_back(run.graph, query), true);
+  heads.key = apply_norm(run, layer.key_norm, eager::copied_back(run.graph, key), true);
+  return heads;
+}
+
+// FalconAttention._split_heads: queries are a view, keys and values what a list of places picks;
+// of several heads all three are laid out, keys and values once for every query.
+Heads indexed_heads(const LayerRun& run, const Tensor& all) {
+  eager::Graph& graph = run.graph;
+  const std::int64_t of_head = run.sizes.tokens * run.sizes.head_dim;
+  const std::int64_t query = of_head * run.sizes.query_heads;
+  Heads heads;
+  heads.query = eager::slice(graph, all, query);
+  heads.key = eager::index(graph, all, of_head * run.sizes.key_heads);
+  heads.value = eager::index(graph, all, of_head * run.sizes.key_heads);
+  if (run.sizes.key_heads > 1) {
+    const AttentionSizes sizes = run.attention_sizes();
+    heads.query = eager::laid_out(graph, heads.query);
+    heads.key = repeat_heads(graph, heads.key, sizes);
+    heads.value = repeat_heads(graph, heads.value, sizes);
+  }
+  return heads;
+}
+
+// Of one projection of all three.
+Heads parts_of_one(const LayerRun& run, Layer& layer, const Tensor& input) {
+  const Tensor all = project(run.graph, layer.query_key_value, input);
+  const std::int64_t of_head = run.sizes.tokens * run.sizes.head_dim;
+  if (run.family.qkv_parts == QkvParts::kIndexed) {
+    return indexed_heads(run, all);
+  }
+  const bool is_of_rows = run.family.qkv_parts == QkvParts::kRows;
+  if (is_of_rows || run.family.qkv_parts == QkvParts::kSplit) {
+    const std::int64_t key = of_head * run.sizes.key_heads;
+    Tensors parts =
+        eager::split_into(run.graph, is_of_rows ? all : eager::copied_back(run.graph, all),
+                          {of_head * run.sizes.query_heads, key, key});
+    return {.query = std::move(parts[0]),
+            .key = std::move(parts[1]),
+            .value = std::move(parts[2]),
+            .gate = {}};
+  }
+  const auto part = [&](std::int64_t heads) {
+    return eager::copied_back(run.graph, eager::slice(run.graph, all, of_head * heads));
+  };
+  Heads heads;
+  heads.query = part(run.sizes.query_heads);
+  heads.key = part(run.sizes.key_heads);
+  heads.value = eager::slice(run.graph, all, of_head * run.sizes.key_heads);
+  return heads;
+}
+
 Heads projected_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
   if (run.family.has_one_qkv) {
-    const Tensor all = project(run.graph, layer.query_key_value, input);
-    const std::int64_t of_head = run.sizes.tokens * run.sizes.head_dim;
-    if (run.family.splits_qkv) {
-      const std::int64_t key = of_head * run.sizes.key_heads;
-      Tensors parts = eager::split_into(run.graph, eager::copied_back(run.graph, all),
-                                        {of_head * run.sizes.query_heads, key, key});
-      return {.query = std::move(parts[0]),
-              .key = std::move(parts[1]),
-              .value = std::move(parts[2]),
-              .gate = {}};
-    }
-    const auto part = [&](std::int64_t heads) {
-      return eager::copied_back(run.graph, eager::slice(run.graph, all, of_head * heads));
-    };
-    Heads heads;
-    heads.query = part(run.sizes.query_heads);
-    heads.key = part(run.sizes.key_heads);
-    heads.value = eager::slice(run.graph, all, of_head * run.sizes.key_heads);
-    return heads;
+    return parts_of_one(run, layer, input);
   }
   using enum HeadNorms;
   const ModelSpec& model = run.job.model;
@@ -137,14 +178,20 @@ Heads projected_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
 Heads heads_of(const LayerRun& run, Layer& layer, std::size_t place, const Rotary& rotary,
                const Tensor& input) {
   if (run.job.model.is_mla()) {
-    return latent_heads(run.graph, layer.latent, layer.query, input, rotary,
-                        {.tokens = run.sizes.tokens,
-                         .heads = run.sizes.query_heads,
-                         .widths = run.job.model.mla,
-                         .rotary = run.family.rotary});
+    Heads heads = latent_heads(run.graph, layer.latent, layer.query, input, rotary,
+                               {.tokens = run.sizes.tokens,
+                                .heads = run.sizes.query_heads,
+                                .widths = run.job.model.mla,
+                                .rotary = run.family.rotary});
+    if (run.family.scales_queries) {
+      heads.query = eager::scale(run.graph, heads.query);
+    }
+    return heads;
   }
   const bool has_gate = run.job.model.attention_gate == AttentionGate::kPerElement;
-  Heads heads = has_gate ? gated_heads(run, layer, input) : projected_heads(run, layer, input);
+  Heads heads = has_gate && run.family.gates_apart ? heads_beside_gate(run, layer, input)
+                : has_gate                         ? gated_heads(run, layer, input)
+                                                   : projected_heads(run, layer, input);
   if (run.family.scales_parts) {
     heads.key = eager::scale(run.graph, heads.key);
   }
@@ -166,9 +213,21 @@ void cached(const LayerRun& run, Tensor& heads) {
   run.cache->push_back(heads.detached());
 }
 
+// MuonClip looks at the norms of queries and keys, each in fp32 (ms-swift 3602360
+// swift/optimizers/muonclip.py _MaxLogitsTracker.enable_sdpa).
+void bound_products(const LayerRun& run, const Tensor& query, const Tensor& key) {
+  for (const Tensor* each : {&query, &key}) {
+    const Tensor wide = eager::to(run.graph, each->detached(), DType::kFp32);
+    const Tensor norms = run.graph.make(each->elements / run.job.model.qk_head_dim(), DType::kFp32);
+  }
+}
+
 Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, const Tensor& mask) {
   const auto& [query, key, value, gate] = heads;
-  const AttentionSizes sizes = run.attention_sizes();
+  AttentionSizes sizes = run.attention_sizes();
+  if (run.family.qkv_parts == QkvParts::kIndexed && sizes.key_heads > 1) {
+    sizes.key_heads = sizes.query_heads;
+  }
   if (run.sizes.rings) {  // whose output and gradient of values lie by heads
     const Tensor output =
         eager::ring_attention(run.graph, query, key, eager::copied_back(run.graph, value),
@@ -181,6 +240,14 @@ Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, con
   }
   if (layer.sinks.data.is_defined()) {
     return sink_attention(run.graph, query, key, value, mask, layer.sinks.data, sizes);
+  }
+  if (run.job.optimizer == OptimizerKind::kMuonClip) {
+    bound_products(run, query, key);
+  }
+  const bool is_broadcast = run.family.qkv_parts == QkvParts::kIndexed && sizes.key_heads == 1 &&
+                            sizes.query_heads > 1 && mask.is_defined();
+  if (is_broadcast) {
+    return broadcast_attention(run.graph, query, key, value, mask, sizes);
   }
   return is_eager_attention(run.job)
              ? eager_attention(run.graph, query, key, value, mask, sizes)

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/huggingface/adaptive_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/ledger/block_rows.h"
@@ -111,6 +112,9 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
   if (class_.embedding_scale == EmbeddingScale::kInModule) {
     hidden = eager::scale(graph_, hidden);
   }
+  if (class_.has_learned_positions) {
+    hidden = with_positions(hidden);
+  }
   if (!job_.model.tied_embeddings) {
     hidden = holder_.leave({kEmbedding}, hidden);
   }
@@ -216,6 +220,19 @@ void CausalLm::drop_shared() {
   shared_ = {};
 }
 
+void CausalLm::end_call(Tensor& returned) {
+  if (graph_.autocast) {
+    graph_.end_autocast();
+  }
+  const InRow row(graph_.tape, kLogitsRow);
+  if (graph_.autocast && returned.is_defined()) {  // convert_outputs_to_fp32
+    returned = eager::to(graph_, returned, DType::kFp32);
+  }
+  if (holder_.copies_outputs() && graph_.records && returned.is_defined()) {
+    returned = eager::laid_out(graph_, returned);
+  }
+}
+
 // A loss of the loop's own is taken of what the model returns, beside which the model's own loss
 // stays until then.
 Tensor CausalLm::forward() {
@@ -233,6 +250,9 @@ Tensor CausalLm::forward() {
     const Tensor hidden = call_decoder(ids);
     graph_.tape.begin(MomentKind::kLossForward);
     Tensor sum = loss(hidden, labels, logits);
+    if (job_.adapters.rank > 0 && job_.adapters.kind == AdapterKind::kAdaLora) {
+      sum = with_orthogonal_factors(graph_, std::move(sum), trained_factors(), job_.adapters.rank);
+    }
     if (!loop_takes_loss()) {
       return sum;
     }
@@ -240,18 +260,7 @@ Tensor CausalLm::forward() {
     return std::exchange(logits, {});
   });
   output = holder_.leave_model(output);
-  if (graph_.autocast) {
-    graph_.end_autocast();
-  }
-  Tensor& returned = loop_takes_loss() ? output : logits;
-  if (graph_.autocast && returned.is_defined()) {  // convert_outputs_to_fp32
-    const InRow row(graph_.tape, kLogitsRow);
-    returned = eager::to(graph_, returned, DType::kFp32);
-  }
-  if (holder_.copies_outputs() && returned.is_defined()) {
-    const InRow row(graph_.tape, kLogitsRow);
-    returned = eager::laid_out(graph_, returned);
-  }
+  end_call(loop_takes_loss() ? output : logits);
   holder_.end_forward();
   return loop_takes_loss() ? loss_of_loop(output, labels) : output;
 }
@@ -261,7 +270,8 @@ void CausalLm::train(bool syncs, std::optional<DType> autocast) {
   const eager::WithHooks hooks(graph_, host_tensors_);
   graph_.tape.enter_thread(false);
   graph_.autocast = autocast;
-  const Tensor loss = forward();
+  const bool is_plain = job_.profile.objective == Objective::kNextToken;
+  const Tensor loss = is_plain ? forward() : objective_forward();
   cache_.clear();
   graph_.end_autocast();
   graph_.autocast.reset();

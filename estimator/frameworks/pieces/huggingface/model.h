@@ -38,16 +38,48 @@ class CausalLm {
 
   // Puts the weights on the GPU, and tells their names to who asks.
   void build(std::vector<NamedParameter>* named = nullptr);
+  // Another model whose log-probabilities stand beside this one's in the loss; none: this one
+  // without its adapters.
+  void refer_to(CausalLm* reference) { reference_ = reference; }
   // A microbatch there and back, under autocast to that type, if any; `syncs` as the holder has it.
   void train(bool syncs, std::optional<DType> autocast = std::nullopt);
   // What the optimizer updates, in the order of model.parameters().
   std::vector<eager::Parameter*> trained();
+  // Of them matrices of adapters.
+  std::vector<eager::Parameter*> trained_factors();
   // Of saved tensors on the host, the most at once, in page-locked memory.
   std::int64_t most_host_bytes() const;
 
  private:
   // To the loss.
   eager::Tensor forward();
+  // What accelerate does with what a model returns.
+  void end_call(eager::Tensor& returned);
+  // --- objectives other than the next token (objectives/) ---
+  eager::Tensor objective_forward();
+  // What a call of the whole model returns; the same without a graph, and of the reference.
+  eager::Tensor logits_of(const eager::Tensor& token_ids);
+  eager::Tensor logits_without_graph(const eager::Tensor& token_ids);
+  eager::Tensor reference_logits(const eager::Tensor& token_ids);
+  eager::Tensor log_probabilities_of(const eager::Tensor& logits, const eager::Tensor& token_ids);
+  void call_mismatched(const eager::Tensor& logits, const eager::Tensor& token_ids);
+  void log_logits(const eager::Tensor& logits);
+  eager::Tensor dpo_loss(const eager::Tensor& token_ids);
+  eager::Tensor odds_loss(const eager::Tensor& token_ids);
+  eager::Tensor kto_loss(const eager::Tensor& token_ids, const eager::Tensor& mismatched);
+  eager::Tensor kto_loss_of_factory(const eager::Tensor& token_ids,
+                                    const eager::Tensor& mismatched);
+  eager::Tensor scores(const eager::Tensor& token_ids, const eager::Tensor& labels);
+  eager::Tensor value_head(const eager::Tensor& hidden);
+  bool is_of_factory() const {
+    return job_.profile.objective_trainer == ObjectiveTrainer::kFactory;
+  }
+  bool compares() const {
+    return has_reference(job_.profile.objective) && !job_.profile.precomputes_reference;
+  }
+  // A layer of labels stands behind the model: in place of the head, or as a value head beside it.
+  bool has_label_head() const { return ends_in_labels(job_.profile.objective); }
+  bool calls_head() const { return !has_label_head() || is_of_factory(); }
   // What layers share goes with the forward pass, or with the backward pass that runs them again.
   void drop_shared();
   // A name within the module that is being built: "q_proj" and ".weight".
@@ -73,7 +105,9 @@ class CausalLm {
   void build_prediction(PredictionModule& module);
   void load_packed(Linear& linear);
   void build_head();
+  void build_label_head();
   void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
+  void build_bottleneck(FeedForward& ffn);
   void build_norm(Norm& norm, std::string_view name, std::int64_t width);
   void build_norms(Layer& layer);
   void build_layer(Layer& layer, std::size_t place);
@@ -82,6 +116,7 @@ class CausalLm {
   void load_experts(Experts& experts, eager::Parameter& weights, std::string_view name,
                     eager::LinearShape shape);
   void load_end(eager::Parameter& table, std::string_view name, std::int64_t rows, bool has_copy);
+  eager::Parameter& table_in_use();
   eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_.weight; }
   bool reads_head() const {
     return job_.profile.head_loss != HeadLoss::kStock && !loop_takes_loss();
@@ -92,6 +127,7 @@ class CausalLm {
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor reentrant(const eager::Tensor& input, const eager::CheckpointedFunction& run);
   eager::Tensor embed(const eager::Tensor& token_ids);
+  eager::Tensor with_positions(const eager::Tensor& hidden);
   void call_rotary();
   eager::Tensor head_product(const eager::Tensor& hidden);
   eager::Tensor call_decoder(const eager::Tensor& token_ids);
@@ -129,7 +165,9 @@ class CausalLm {
   bool builds_tower_ = false;
   std::deque<Linear> tower_;  // one for each of its tensors
   eager::Parameter table_;
-  Linear head_;                             // where it is not the table
+  eager::Parameter positions_;  // rows of learned ones; undefined: none
+  Linear head_;                 // where it is not the table
+  Linear label_head_;
   std::deque<eager::Parameter> originals_;  // that trained copies stand in for
   std::vector<Layer> layers_;
   std::vector<PredictionModule> predictions_;  // that never run
@@ -137,6 +175,8 @@ class CausalLm {
   SharedByLayer shared_;
   eager::Tensors cache_;  // which the model returns with its outputs
   eager::Divided divided_ = eager::Divided::kDtensor;
+  bool adapters_are_off_ = false;
+  CausalLm* reference_ = nullptr;
   bool hosts_inputs_ = false;                         // of layers that are computed again
   std::shared_ptr<eager::HostTensors> host_tensors_;  // none: saved tensors stay on the GPU
 };

@@ -12,11 +12,27 @@ using eager::Tensor;
 Tensor CausalLm::embed(const Tensor& token_ids) {
   return eager::call_module(
       graph_, {&table_, "embed_tokens", {&table_}}, token_ids, [&](const Tensor& x) {
-        const Tensor hidden = eager::embedding(graph_, x, table_.data,
+        const Tensor hidden = eager::embedding(graph_, x, table_in_use().data,
                                                {.rows = sizes_.vocab, .width = sizes_.hidden});
         const bool is_first = graph_.modules != nullptr && !graph_.modules->comes_first();
         return is_first && asks_for_inputs() ? with_gradient(hidden) : hidden;
       });
+}
+
+// ModulesToSaveWrapper calls the original while adapters are off.
+eager::Parameter& CausalLm::table_in_use() {
+  return adapters_are_off_ && job_.adapters.trains_table ? originals_.front() : table_;
+}
+
+// Of one sequence, for all of them.
+Tensor CausalLm::with_positions(const Tensor& hidden) {
+  const Tensor places = graph_.make(sizes_.sequence, DType::kInt64);
+  const Tensor rows =
+      eager::call_module(graph_, {&positions_, "wpe", {&positions_}}, places, [&](const Tensor& x) {
+        return eager::embedding(graph_, x, positions_.data,
+                                {.rows = job_.model.learned_positions, .width = sizes_.hidden});
+      });
+  return eager::add(graph_, hidden, rows);
 }
 
 // It returns no tensor with a gradient.
@@ -37,9 +53,12 @@ Tensor CausalLm::head_product(const Tensor& hidden) {
                         {.inputs = sizes_.hidden, .outputs = sizes_.vocab / sizes_.tp});
       return eager::gathered_columns(graph_, own, sizes_.tp, divided_);
     }
-    return job_.model.tied_embeddings
-               ? eager::linear(graph_, x, table_.data,
-                               {.inputs = sizes_.hidden, .outputs = sizes_.vocab})
+    const eager::LinearShape shape = {.inputs = sizes_.hidden, .outputs = sizes_.vocab};
+    if (job_.model.tied_embeddings) {
+      return eager::linear(graph_, x, table_in_use().data, shape);
+    }
+    return adapters_are_off_ && job_.adapters.trains_head
+               ? eager::linear(graph_, x, originals_.back().data, shape)
                : unadapted_product(graph_, head_, x);
   };
   Module module = {this, "lm_head", {&head()}};

@@ -85,7 +85,41 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .rotary = RotaryKind::kPart,
      .liger = LigerUse::kNone,
      .has_one_qkv = true,
-     .splits_qkv = true,
+     .qkv_parts = QkvParts::kSplit,
+     .has_llama_tp_plan = false},
+    {.family = "falcon",
+     .norm = NormKind::kLayer,
+     .liger = LigerUse::kNone,
+     .has_one_qkv = true,
+     .qkv_parts = QkvParts::kIndexed,
+     .adds_ffn_in_place = true,
+     .has_own_eager_attention = true,
+     .multiplies_itself = true,
+     .always_has_mask = true,
+     .has_llama_tp_plan = false},
+    {.family = "gpt2",
+     .norm = NormKind::kLayer,
+     .liger = LigerUse::kNone,
+     .has_one_qkv = true,
+     .qkv_parts = QkvParts::kRows,
+     .has_own_eager_attention = true,
+     .has_learned_positions = true,
+     .multiplies_itself = true,
+     .has_llama_tp_plan = false},
+    {.family = "afmoe",
+     .norm = NormKind::kWide,
+     .router = RouterKind::kSigmoid,
+     .liger = LigerUse::kNone,
+     .embedding_scale = EmbeddingScale::kBehindModule,
+     .runs_shared_experts_first = true,
+     .gates_apart = true,
+     .always_has_full_mask = true,
+     .has_llama_tp_plan = false},
+    {.family = "mistral4",
+     .rotary = RotaryKind::kEvenAndOdd,
+     .router = RouterKind::kNarrowSoftmax,
+     .liger = LigerUse::kNone,
+     .scales_queries = true,
      .has_llama_tp_plan = false},
     // XiaomiMiMo/MiMo-7B-Base modeling_mimo.py: Qwen2's classes, and mtp_layers beside them.
     {.family = "mimo",
@@ -280,6 +314,13 @@ bool is_known_family(const ModelSpec& model) {
 bool is_layer_norm(NormKind kind) {
   using enum NormKind;
   return kind == kCentred || kind == kLayer || kind == kPlusOneLayer;
+}
+
+bool casts_router(const ModelSpec& model) {
+  using enum RouterKind;
+  const RouterKind kind = class_of(model).router;
+  return kind == kWideSoftmax || kind == kWideSigmoid || kind == kWideInput ||
+         kind == kSoftmaxBesideAutocast;
 }
 
 bool has_recurrences(const ModelSpec& model) {

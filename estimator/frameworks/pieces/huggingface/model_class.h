@@ -30,6 +30,11 @@ enum class LigerUse { kAll, kNoRotary, kNone, kNotModelled };
 // names of their own (w1, w2, w3).
 enum class AdaptedExperts { kNever, kByShorthand, kByFfnNames };
 enum class EmbeddingScale { kNone, kInModule, kBehindModule };
+// How one projection of queries, keys and values is taken apart: views of each (Phi-3), by head,
+// whose parts are put together in backward (GPT-NeoX), or a view of queries and copies of keys and
+// values, which of several heads are copied for every head of queries (Falcon), or of rows, whose
+// gradients are put together in backward (GPT-2).
+enum class QkvParts { kSliced, kSplit, kIndexed, kRows };
 
 struct ModelClass {
   std::string_view family;  // Hugging Face's model_type
@@ -50,18 +55,31 @@ struct ModelClass {
   EmbeddingScale embedding_scale = EmbeddingScale::kNone;
   bool scales_residuals = false;
   bool scales_logits = false;
-  bool widens_logits = false;    // which the loss would cast to fp32 anyway
-  bool scales_queries = false;   // by their positions, behind the rotary embedding
-  bool has_one_qkv = false;      // one projection of queries, keys and values
-  bool splits_qkv = false;       // by head, whose parts are put together in backward (GPT-NeoX)
+  bool widens_logits = false;   // which the loss would cast to fp32 anyway
+  bool scales_queries = false;  // by their positions, behind the rotary embedding
+  bool has_one_qkv = false;     // one projection of queries, keys and values
+  QkvParts qkv_parts = QkvParts::kSliced;
   bool has_one_gate_up = false;  // and one of gate and up
   bool runs_shared_experts_first = false;
+  // Attention's gate has a projection of its own; else the queries' makes it, too.
+  bool gates_apart = false;
+  // Both norms of a layer whose attention and FFN stand side by side come first, and the FFN's
+  // output takes attention's up in place (Falcon).
+  bool adds_ffn_in_place = false;
+  // Eager attention of its own, with softmax in the type of its layers.
+  bool has_own_eager_attention = false;
+  // A table of positions beside that of tokens, whose rows are added (GPT-2).
+  bool has_learned_positions = false;
+  // Linear layers multiply by themselves, not by F.linear (FalconLinear, Conv1D).
+  bool multiplies_itself = false;
   // A delta net's projections are two in place of four.
   bool joins_delta_projections = false;
   // Positions of images and text: cosines and sines of every sequence.
   bool has_rotary_by_sequence = false;
   // The mask of layers without a window is made whether or not there are such layers.
   bool always_has_full_mask = false;
+  // There is a mask of bytes where causality alone would do, too.
+  bool always_has_mask = false;
   // Layers with a window have cosines and sines of their own.
   bool has_rotary_by_window = false;
   AdaptedExperts adapted_experts = AdaptedExperts::kNever;
@@ -82,17 +100,29 @@ const ModelClass& class_of(const ModelSpec& model);
 // Whether its modeling file was read; a model without a family is Llama's.
 bool is_known_family(const ModelSpec& model);
 bool is_layer_norm(NormKind kind);
+// Whether its router's product is of an input and a weight that are cast to fp32.
+bool casts_router(const ModelSpec& model);
 
 // What the classes have of parts that not every framework knows.
-inline constexpr ModelParts kModelParts = {ModelPart::kAllHeadNorms,  ModelPart::kNormsAfter,
-                                           ModelPart::kParallelFfn,   ModelPart::kNormsWithoutBias,
-                                           ModelPart::kReluSquared,   ModelPart::kRelu,
-                                           ModelPart::kXielu,         ModelPart::kSinks,
-                                           ModelPart::kClampedSwiglu, ModelPart::kBiasedRouter,
-                                           ModelPart::kBiasedExperts, ModelPart::kShortConvolution,
-                                           ModelPart::kMamba2,        ModelPart::kSingleParts,
-                                           ModelPart::kGatedDelta,    ModelPart::kAttentionGate,
-                                           ModelPart::kMamba1,        ModelPart::kParallelMixers,
+inline constexpr ModelParts kModelParts = {ModelPart::kLatentExperts,
+                                           ModelPart::kAllHeadNorms,
+                                           ModelPart::kNormsAfter,
+                                           ModelPart::kParallelFfn,
+                                           ModelPart::kNormsWithoutBias,
+                                           ModelPart::kReluSquared,
+                                           ModelPart::kRelu,
+                                           ModelPart::kXielu,
+                                           ModelPart::kSinks,
+                                           ModelPart::kClampedSwiglu,
+                                           ModelPart::kBiasedRouter,
+                                           ModelPart::kBiasedExperts,
+                                           ModelPart::kShortConvolution,
+                                           ModelPart::kMamba2,
+                                           ModelPart::kSingleParts,
+                                           ModelPart::kGatedDelta,
+                                           ModelPart::kAttentionGate,
+                                           ModelPart::kMamba1,
+                                           ModelPart::kParallelMixers,
                                            ModelPart::kHeadBias};
 
 // Layers whose tokens a recurrence or a convolution mixes.

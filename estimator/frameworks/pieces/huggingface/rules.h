@@ -99,6 +99,54 @@ inline constexpr ValidityRule kSinksAreEager = {
                               "auto or unfused with attention sinks");
         }};
 
+inline constexpr ValidityRule kPositionsOfFamily = {
+    .name = "unsupported: model.learned_positions",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return (job.model.learned_positions > 0) != class_of(job.model).has_learned_positions;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "model.learned_positions",
+              number_text(job.model.learned_positions) + " with model.family " + job.model.family,
+              "0, or as many as gpt2 has");
+        }};
+
+// Positions beyond the table have no row (models/gpt2/modeling_gpt2.py wpe).
+inline constexpr ValidityRule kSequenceOfPositions = {
+    .name = "sequence_within_learned_positions",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.model.learned_positions > 0 &&
+                 job.sequence_length > job.model.learned_positions;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "sequence_length " + number_text(job.sequence_length) + " of a model with " +
+                 number_text(job.model.learned_positions) +
+                 " learned positions; valid: at most as many";
+        }};
+
+// Of Falcon and GPT-2.
+inline constexpr ValidityRule kEagerAttentionAsRead = {
+    .name = "unsupported: attention_backend",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.attention_backend == AttentionBackend::kUnfused &&
+                 class_of(job.model).has_own_eager_attention;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "attention_backend",
+                              std::string(name_of(job.profile.attention_backend)) +
+                                  " with model.family " + job.model.family,
+                              "auto or flash");
+        }};
+
 // Trainer.__init__ refuses to fine-tune a purely quantized model.
 inline constexpr ValidityRule kQuantizedNeedsAdapters = {
     .name = "quantized_weights_need_adapters",

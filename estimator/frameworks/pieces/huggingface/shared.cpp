@@ -27,8 +27,8 @@ std::int64_t longest_window(const ModelSpec& model) {
 Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_window,
             DType dtype) {
   const InRow row(graph.tape, kMaskRow);
-  const bool is_partial =
-      job.profile.packed_sequences || (has_window && longest_window(job.model) <= sizes.sequence);
+  const bool is_partial = job.profile.packed_sequences || class_of(job.model).always_has_mask ||
+                          (has_window && longest_window(job.model) <= sizes.sequence);
   if (is_eager_attention(job)) {
     return additive_mask(graph, sizes, dtype);
   }

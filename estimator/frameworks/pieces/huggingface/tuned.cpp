@@ -13,8 +13,9 @@ namespace {
 
 // Of attention that makes its gate, too.
 std::int64_t query_width(const ModelSpec& model) {
-  const bool has_gate = model.attention_gate == AttentionGate::kPerElement;
-  return (has_gate ? 2 : 1) * model.num_heads * model.qk_head_dim();
+  const bool makes_gate =
+      model.attention_gate == AttentionGate::kPerElement && !class_of(model).gates_apart;
+  return (makes_gate ? 2 : 1) * model.num_heads * model.qk_head_dim();
 }
 
 void add_attention(LinearWeights& weights, const ModelSpec& model) {
@@ -40,6 +41,9 @@ void add_attention(LinearWeights& weights, const ModelSpec& model) {
     weights.add({kValue, model.hidden, key});
   }
   weights.add({kOutput, model.num_heads * model.v_head_dim(), model.hidden});
+  if (model.attention_gate == AttentionGate::kPerElement && class_of(model).gates_apart) {
+    weights.add({kGate, model.hidden, query});
+  }
 }
 
 void add_ffn(LinearWeights& weights, const ModelSpec& model, std::int64_t width) {
@@ -171,7 +175,8 @@ std::int64_t expert_elements(const ModelSpec& model) {
   const std::int64_t wide = (model.gated_ffn ? 2 : 1) * moe.expert_ffn;
   const std::int64_t biases = moe.biased_experts ? wide + model.hidden : 0;
   const bool has_router_bias = moe.router_bias || moe.biased_router;
-  return moe.num_experts * (model.hidden * (wide + moe.expert_ffn + 1) + biases) +
+  const std::int64_t seen = moe.latent > 0 ? moe.latent : model.hidden;
+  return moe.num_experts * (seen * (wide + moe.expert_ffn) + model.hidden + biases) +
          (has_router_bias ? moe.num_experts : 0);
 }
 
@@ -225,6 +230,10 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer) {
   if (layer.is_moe && model.moe.shared_gate) {
     weights.add({LinearLayer::kSharedGate, model.hidden, 1});
   }
+  if (layer.is_moe && model.moe.latent > 0) {
+    weights.add({LinearLayer::kLatent, model.hidden, model.moe.latent});
+    weights.add({LinearLayer::kLatent, model.moe.latent, model.hidden});
+  }
   return weights;
 }
 
@@ -249,8 +258,8 @@ bool names_experts(const Job& job) {
 
 bool has_adapter(const Job& job, LinearLayer place) {
   const bool is_left_out = place == LinearLayer::kMixerOutput && refuses_adapted_outputs(job.model);
-  return job.adapters.rank > 0 && job.adapters.is_on(place) && !is_left_out &&
-         !(is_of_ffn(place) && names_experts(job));
+  return job.adapters.rank > 0 && job.adapters.kind != AdapterKind::kBottleneck &&
+         job.adapters.is_on(place) && !is_left_out && !(is_of_ffn(place) && names_experts(job));
 }
 
 double num_adapters(const Job& job, const LayerSpec& layer) {
@@ -259,7 +268,7 @@ double num_adapters(const Job& job, const LayerSpec& layer) {
   }
   const LinearWeights weights = linear_weights(job.model, layer);
   return number(std::count_if(weights.begin(), weights.end(), [&job](const LinearWeight& weight) {
-    return has_adapter(job, weight.place);
+    return is_adapted(job, weight.place);
   }));
 }
 
@@ -267,7 +276,7 @@ bool has_adapters(const Job& job) {
   const auto has_one = [&job](const LayerSpec& layer) {
     const LinearWeights weights = linear_weights(job.model, layer);
     return std::any_of(weights.begin(), weights.end(), [&job](const LinearWeight& weight) {
-      return has_adapter(job, weight.place);
+      return is_adapted(job, weight.place);
     });
   };
   return !expert_adapters(job).are_none() || std::ranges::any_of(job.model.layers, has_one);
@@ -290,8 +299,8 @@ ExpertAdapters expert_adapters(const Job& job) {
 
 std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t tables = model.tied_embeddings ? 1 : 2;
-  std::int64_t elements = tables * model.vocab * model.hidden + norm_elements(model) +
-                          (model.head_bias ? model.vocab : 0);
+  std::int64_t elements = (tables * model.vocab + model.learned_positions) * model.hidden +
+                          norm_elements(model) + (model.head_bias ? model.vocab : 0);
   return elements + sum_over_layers(model, [&](const LayerSpec& layer) {
            std::int64_t of_layer = other_elements(model, layer);
            for (const LinearWeight& weight : linear_weights(model, layer)) {
@@ -303,14 +312,18 @@ std::int64_t model_elements(const ModelSpec& model) {
 
 namespace {
 
-// Of one linear layer: B and A, and DoRA's magnitudes; or what OFT's blocks have above their
-// diagonals.
+// Of one linear layer: B and A, and DoRA's magnitudes or AdaLoRA's scales; or what OFT's blocks
+// have above their diagonals. Behind one both layers of a bottleneck, with biases.
 std::int64_t adapter_elements(const Adapters& adapters, const LinearWeight& weight) {
   if (adapters.kind == AdapterKind::kOft) {
     return weight.inputs * (rotated_together(weight.inputs, adapters.rank) - 1) / 2;
   }
+  if (adapters.kind == AdapterKind::kBottleneck) {
+    return adapters.rank * (2 * weight.outputs + 1) + weight.outputs;
+  }
   return adapters.rank * (weight.inputs + weight.outputs) +
-         (adapters.decomposes_weights ? weight.outputs : 0);
+         (adapters.decomposes_weights ? weight.outputs : 0) +
+         (adapters.kind == AdapterKind::kAdaLora ? adapters.rank : 0);
 }
 
 }  // namespace
@@ -320,7 +333,7 @@ std::int64_t adapter_elements(const Job& job) {
   return sum_over_layers(job.model, [&](const LayerSpec& layer) {
     std::int64_t of_layer = 0;
     for (const LinearWeight& weight : linear_weights(job.model, layer)) {
-      of_layer += has_adapter(job, weight.place) ? adapter_elements(job.adapters, weight) : 0;
+      of_layer += is_adapted(job, weight.place) ? adapter_elements(job.adapters, weight) : 0;
     }
     if (layer.is_moe) {
       const ExpertAdapters ranks = expert_adapters(job);

@@ -36,7 +36,16 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer);
 // Whether a linear layer of that place has an adapter. Projections of latent attention are those of
 // keys.
 bool has_adapter(const Job& job, LinearLayer place);
-// Adapters on linear layers of one layer; those on whole weights of experts are none of them.
+// Whether a bottleneck stands behind the FFN whose last layer is of that place.
+inline bool has_bottleneck(const Job& job, LinearLayer place) {
+  return job.adapters.rank > 0 && job.adapters.kind == AdapterKind::kBottleneck &&
+         place == LinearLayer::kDown && job.adapters.is_on(place);
+}
+inline bool is_adapted(const Job& job, LinearLayer place) {
+  return has_adapter(job, place) || has_bottleneck(job, place);
+}
+// Adapters on linear layers of one layer, and bottlenecks; those on whole weights of experts are
+// none of them.
 double num_adapters(const Job& job, const LayerSpec& layer);
 // Whether any linear layer or expert of the model has one.
 bool has_adapters(const Job& job);

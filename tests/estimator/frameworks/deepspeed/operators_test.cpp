@@ -130,10 +130,8 @@ TEST_CASE("experts are divided as all parameters are") {
   CHECK(idle_bytes(job, deepspeed_plan(3), "parameters") == 2 * kModelOfExperts / 2);
 }
 
-// Without prefetching, and with nothing that stays, at most one module is whole, and a block of
-// experts is one: its gate and up projections, its down projections and its router.
-TEST_CASE("ZeRO-3 gathers a block of experts whole") {
-  Job job = with_experts(small_job());
+// Without prefetching, and with nothing that stays, at most one module is whole.
+std::vector<std::int64_t> gather_buffers(Job job) {
   job.profile.persistent_elements = 0;
   job.profile.prefetch_bucket_elements = 0;
   const PlayedRun run = deepspeed_run(job, deepspeed_plan(3), 0, 1);
@@ -147,8 +145,27 @@ TEST_CASE("ZeRO-3 gathers a block of experts whole") {
       }
     }
   }
-  const std::vector<std::int64_t> of_two_layers_both_ways(4, 2 * kExperts);
-  CHECK(buffers == of_two_layers_both_ways);
+  return buffers;
+}
+
+// A block of experts is one module: its gate and up projections, its down projections and its
+// router, in both layers and both ways.
+TEST_CASE("ZeRO-3 gathers a block of experts whole") {
+  CHECK(gather_buffers(with_experts(small_job())) == std::vector<std::int64_t>(4, 2 * kExperts));
+}
+
+// Gate, up and down of 128, and the gate of one number a token.
+TEST_CASE("shared experts are trained and gathered with their block") {
+  Job job = with_experts(small_job());
+  job.model.family = "qwen2_moe";
+  job.model.moe.shared_ffn = 128;
+  job.model.moe.shared_gate = true;
+  constexpr std::int64_t kShared = 3 * 512 * 128 + 512;
+  CHECK(gather_buffers(job) == std::vector<std::int64_t>(4, 2 * (kExperts + kShared)));
+  CHECK(idle_bytes(job, deepspeed_plan(3), "optimizer.fp32_partition") ==
+        4 * (kModelOfExperts + 2 * kShared) / 2);
+  CHECK_FALSE(why_invalid(job, deepspeed_plan(3)));
+  CHECK_FALSE(why_invalid(job, deepspeed_plan(2)));
 }
 
 TEST_CASE("TRL's chunks keep no logits of all tokens") {

@@ -33,7 +33,12 @@ Plan trainer_plan(std::int64_t zero) {
 }
 
 std::int64_t trainer_bytes_at(const Job& job, MomentKind moment, std::string_view row) {
-  const PlayedRun run = transformers::trainer_run(job, trainer_plan(0), 1);
+  return trainer_bytes_at(job, trainer_plan(0), moment, row);
+}
+
+std::int64_t trainer_bytes_at(const Job& job, const Plan& plan, MomentKind moment,
+                              std::string_view row) {
+  const PlayedRun run = transformers::trainer_run(job, plan, 1);
   std::int64_t end = 0;
   for (auto found = run.moments.rbegin(); found != run.moments.rend(); ++found) {
     end = found->moment == moment ? found->event : end;

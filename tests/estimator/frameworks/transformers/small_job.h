@@ -27,6 +27,8 @@ Plan trainer_plan(std::int64_t zero);
 // Bytes of a row that are alive when a moment of its first step begins; and those that a forward
 // pass has saved.
 std::int64_t trainer_bytes_at(const Job& job, MomentKind moment, std::string_view row);
+std::int64_t trainer_bytes_at(const Job& job, const Plan& plan, MomentKind moment,
+                              std::string_view row);
 std::int64_t saved_bytes(const Job& job, std::string_view row);
 
 }  // namespace shardplan

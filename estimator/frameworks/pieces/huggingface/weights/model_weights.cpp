@@ -44,6 +44,8 @@ void CausalLm::load(Parameter& parameter, const Name& name, const Shape& shape, 
   const bool is_trained = trains(name, shape);
   const bool is_narrow = !is_trained && trains_all_ && job_.profile.narrow_frozen;
   is_layer_trained_ = is_layer_trained_ || is_trained;
+  parameter.is_bias = name.leaf.find("bias") != std::string_view::npos;
+  parameter.is_query_or_key = name.module == "q_proj" || name.module == "k_proj";
   holder_.load(parameter, builds_tower_ ? kTowerRow : kParametersRow, shape,
                is_narrow ? compute_ : dtype, is_trained);
 }
@@ -53,6 +55,7 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, std::string_view 
   linear.shape = shape;
   linear.division = sizes_.tp > 1 ? division_of(place) : Division::kNone;
   linear.divided = divided_;
+  linear.shape.is_function = !class_.multiplies_itself;
   linear.compute_dtype = compute_ == DType::kBf16 ? job_.profile.quant_compute_dtype : compute_;
   if (job_.profile.fake_quantization != FakeQuantization::kNone) {
     linear.fake_group = job_.profile.fake_quantization_group;
@@ -67,11 +70,15 @@ void CausalLm::build_linear(Linear& linear, LinearLayer place, std::string_view 
   }
   if (has_adapter(job_, place)) {
     build_adapter(linear);
+    for (Parameter* each : {&linear.a, &linear.b}) {
+      each->is_query_or_key = name == "q_proj" || name == "k_proj";
+    }
   }
 }
 
 void CausalLm::build_adapter(Linear& linear) {
   const eager::LinearShape& shape = linear.shape;
+  linear.is_off = &adapters_are_off_;
   if (job_.adapters.kind == AdapterKind::kOft) {
     linear.block = rotated_together(shape.inputs, job_.adapters.rank);
     const std::int64_t above_diagonal = linear.block * (linear.block - 1) / 2;
@@ -88,6 +95,11 @@ void CausalLm::build_adapter(Linear& linear) {
     holder_.load(linear.a, kAdapterRow, {linear.rank, shape.inputs}, job_.adapters.dtype, true);
     holder_.load(linear.b, kAdapterRow, {shape.outputs, linear.rank}, job_.adapters.dtype, true);
     linear.adapter_dtype = holder_.shows_shards() ? linear.a.dtype : linear.a.data.dtype;
+    if (job_.adapters.kind == AdapterKind::kAdaLora) {
+      holder_.load(linear.scales, kAdapterRow, {linear.rank, 1}, job_.adapters.dtype, true);
+      const eager::InRow row(graph_.tape, kAdapterRow);
+      linear.rank_number = graph_.make(1, job_.adapters.dtype);
+    }
     if (job_.adapters.decomposes_weights) {
       holder_.load(linear.magnitude, kAdapterRow, {shape.outputs, 1}, job_.adapters.dtype, true);
     }
@@ -111,6 +123,20 @@ void CausalLm::build_norm(Norm& norm, std::string_view name, std::int64_t width)
   }
 }
 
+// swift/tuners/adapter.py AdapterModule: two linear layers with biases, in fp32.
+void CausalLm::build_bottleneck(FeedForward& ffn) {
+  const std::int64_t hidden = sizes_.hidden;
+  const std::int64_t length = job_.adapters.rank;
+  ffn.narrowing.shape = {.inputs = hidden, .outputs = length};
+  ffn.widening.shape = {.inputs = length, .outputs = hidden};
+  for (Linear* linear : {&ffn.narrowing, &ffn.widening}) {
+    const eager::LinearShape& shape = linear->shape;
+    holder_.load(linear->weight, kAdapterRow, {shape.outputs, shape.inputs}, job_.adapters.dtype,
+                 true);
+    holder_.load(linear->bias, kAdapterRow, {shape.outputs, 1}, job_.adapters.dtype, true);
+  }
+}
+
 void CausalLm::build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias) {
   using enum LinearLayer;
   const std::int64_t hidden = sizes_.hidden;
@@ -125,69 +151,12 @@ void CausalLm::build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias) {
     build_linear(ffn.up, kUp, "up_proj", {hidden, width}, has_bias);
   }
   build_linear(ffn.down, kDown, "down_proj", {width, hidden}, has_bias);
+  if (has_bottleneck(job_, kDown)) {
+    build_bottleneck(ffn);
+  }
   if (!job_.model.gated_ffn && ffn.activation == Activation::kXielu) {
     load(ffn.xielu.positive, {"act_fn.", "alpha_p"}, {1, 1}, weights_);
     load(ffn.xielu.negative, {"act_fn.", "alpha_n"}, {1, 1}, weights_);
-  }
-}
-
-void CausalLm::load_experts(Experts& experts, Parameter& weights, std::string_view name,
-                            eager::LinearShape shape) {
-  const std::int64_t elements = shape.inputs * shape.outputs;
-  if (!job_.profile.quantizes_experts || job_.quantized.kind == Quantization::kNone) {
-    const std::int64_t num_experts = job_.model.moe.num_experts;
-    return load(weights, {"experts.", name}, {num_experts, elements / num_experts}, weights_);
-  }
-  const eager::InRow row(graph_.tape, kQuantizedRow);
-  for (const std::int64_t bytes : quantized_bytes(job_.quantized, shape)) {
-    experts.packed.push_back(graph_.make(bytes, DType::kBool));
-  }
-  weights.data.elements = elements;
-  weights.data.dtype = weights_;
-}
-
-void CausalLm::build_experts(Layer& layer) {
-  const MoeSpec& moe = job_.model.moe;
-  const std::int64_t wide = (job_.model.gated_ffn ? 2 : 1) * moe.expert_ffn;
-  Experts& experts = layer.experts;
-  const auto load_rows = [&](Parameter& parameter, const Name& name, std::int64_t columns) {
-    load(parameter, name, {moe.num_experts, columns}, weights_);
-  };
-  const std::string_view router = moe.biased_router ? "router" : "gate";
-  module_ = "mlp.";
-  load_experts(experts, experts.gate_up, "gate_up_proj",
-               {.inputs = sizes_.hidden, .outputs = moe.num_experts * wide});
-  load_experts(experts, experts.down, "down_proj",
-               {.inputs = moe.expert_ffn, .outputs = moe.num_experts * sizes_.hidden});
-  load_rows(experts.router, {router, ".weight"}, sizes_.hidden);
-  if (moe.biased_experts) {
-    load_rows(experts.gate_up_bias, {"experts.", "gate_up_proj_bias"}, wide);
-    load_rows(experts.down_bias, {"experts.", "down_proj_bias"}, sizes_.hidden);
-  }
-  if (moe.biased_router) {
-    load_rows(experts.router_bias, {router, ".bias"}, 1);
-  }
-  if (const ExpertAdapters ranks = expert_adapters(job_); !ranks.are_none()) {
-    const auto load = [&](Parameter& parameter, Shape shape) {
-      if (shape.elements() > 0) {
-        holder_.load(parameter, kAdapterRow, shape, job_.adapters.dtype, true);
-      }
-    };
-    load(experts.gate_up_a, {ranks.gate_up * moe.num_experts, sizes_.hidden});
-    load(experts.gate_up_b, {2 * moe.expert_ffn, ranks.gate_up * moe.num_experts});
-    load(experts.down_a, {ranks.down * moe.num_experts, moe.expert_ffn});
-    load(experts.down_b, {sizes_.hidden, ranks.down * moe.num_experts});
-    load(experts.router_a, {ranks.router, sizes_.hidden});
-    load(experts.router_b, {moe.num_experts, ranks.router});
-  }
-  if (moe.shared_ffn > 0) {
-    module_ = moe.shared_gate ? "mlp.shared_expert." : "mlp.shared_experts.";
-    build_ffn(layer.shared_experts, moe.shared_ffn, false);
-  }
-  module_ = "mlp.";
-  if (moe.shared_gate) {
-    build_linear(layer.shared_gate, LinearLayer::kSharedGate, "shared_expert_gate",
-                 {sizes_.hidden, 1}, false);
   }
 }
 
@@ -227,7 +196,8 @@ void CausalLm::build_attention(Layer& layer) {
   } else if (class_.has_one_qkv) {
     build_linear(layer.query_key_value, kQuery, "qkv_proj", {hidden, query + 2 * key}, has_bias);
   } else {
-    build_linear(layer.query, kQuery, "q_proj", {hidden, (has_gate ? 2 : 1) * query}, has_bias);
+    const bool makes_gate = has_gate && !class_.gates_apart;
+    build_linear(layer.query, kQuery, "q_proj", {hidden, (makes_gate ? 2 : 1) * query}, has_bias);
     build_linear(layer.key, kKey, "k_proj", {hidden, key}, has_bias);
     build_linear(layer.value, kValue, "v_proj", {hidden, key}, has_bias);
   }
@@ -238,6 +208,9 @@ void CausalLm::build_attention(Layer& layer) {
     const bool is_of_rows = job_.model.norms_all_heads;
     build_norm(layer.query_norm, "q_norm", is_of_rows ? query : sizes_.head_dim);
     build_norm(layer.key_norm, "k_norm", is_of_rows ? key : sizes_.head_dim);
+  }
+  if (has_gate && class_.gates_apart) {
+    build_linear(layer.gate, kGate, "gate_proj", {hidden, query}, false);
   }
 }
 
@@ -298,6 +271,9 @@ void CausalLm::build(std::vector<NamedParameter>* named) {
   holder_.begin_group({kEmbedding});
   table_.is_embedding = true;
   load_end(table_, "embed_tokens", sizes_.vocab, job_.adapters.trains_table);
+  if (class_.has_learned_positions) {
+    load(positions_, {"wpe", ".weight"}, {job_.model.learned_positions, sizes_.hidden}, ends_);
+  }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     holder_.begin_group({kLayer, static_cast<std::int64_t>(i)});
     build_layer(layers_[i], i);
@@ -305,7 +281,12 @@ void CausalLm::build(std::vector<NamedParameter>* named) {
   holder_.begin_group({kFinalNorm});
   build_norm(final_norm_, "norm", sizes_.hidden);
   for (PredictionModule& module : predictions_) { build_prediction(module); }
-  if (!job_.model.tied_embeddings) {
+  if (has_label_head()) {
+    holder_.begin_group({kHead});
+    class_path_ = "";
+    build_label_head();
+  }
+  if (!job_.model.tied_embeddings && calls_head()) {
     holder_.begin_group({kHead});
     class_path_ = "";
     build_head();
@@ -321,6 +302,26 @@ void CausalLm::build_prediction(PredictionModule& module) {
   build_linear(module.projection, LinearLayer::kMixerInput, "input_proj",
                {2 * sizes_.hidden, sizes_.hidden}, false);
   build_layer(module.layer, layers_.size() - 1);
+}
+
+// peft trains a copy of `score` (peft_model.py PeftModelForSequenceClassification), and leaves
+// alone what TRL's model with a value head has around it, in fp32.
+void CausalLm::build_label_head() {
+  const std::int64_t rows = job_.profile.num_labels;
+  const bool is_value = calls_head();
+  label_head_.shape = {.inputs = sizes_.hidden, .outputs = rows};
+  const bool has_bias = is_value || job_.profile.objective == Objective::kTokenLabels;
+  if (is_value) {
+    holder_.load(label_head_.weight, kParametersRow, {rows, sizes_.hidden}, DType::kFp32, true);
+  } else {
+    load_end(label_head_.weight, "score", rows, !trains_all_);
+  }
+  if (has_bias && (is_value || !trains_all_)) {
+    const DType dtype = is_value ? DType::kFp32 : job_.adapters.copies_dtype;
+    holder_.load(label_head_.bias, kParametersRow, {rows, 1}, dtype, true);
+  } else if (has_bias) {
+    load(label_head_.bias, {"score", ".bias"}, {rows, 1}, ends_);
+  }
 }
 
 void CausalLm::build_head() {

@@ -12,12 +12,15 @@ std::vector<eager::Parameter*> CausalLm::trained() {
   };
   const auto take_linear = [&take](Linear& linear) {
     for (eager::Parameter* each : {&linear.weight, &linear.bias, &linear.a, &linear.b,
-                                   &linear.magnitude, &linear.rotation}) {
+                                   &linear.scales, &linear.magnitude, &linear.rotation}) {
       take(*each);
     }
   };
   const auto take_ffn = [&](FeedForward& ffn) {
-    for (Linear* each : {&ffn.gate_up, &ffn.gate, &ffn.up, &ffn.down}) { take_linear(*each); }
+    for (Linear* each :
+         {&ffn.gate_up, &ffn.gate, &ffn.up, &ffn.down, &ffn.narrowing, &ffn.widening}) {
+      take_linear(*each);
+    }
     take(ffn.xielu.positive);
     take(ffn.xielu.negative);
   };
@@ -27,6 +30,7 @@ std::vector<eager::Parameter*> CausalLm::trained() {
   };
   for (Linear& linear : tower_) { take_linear(linear); }
   take(table_);
+  take(positions_);
   for (Layer& layer : layers_) {
     LatentProjections& latent = layer.latent;
     DeltaNet& net = layer.delta_net;
@@ -62,9 +66,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     }
     take(layer.convolution.weight);
     take(layer.convolution.bias);
-    for (Linear* each :
-         {&layer.query, &latent.query_down, &latent.query_up, &latent.key_value_down,
-          &latent.key_value_up, &layer.key, &layer.value, &layer.output, &layer.query_key_value}) {
+    for (Linear* each : {&layer.query, &latent.query_down, &latent.query_up, &latent.key_value_down,
+                         &latent.key_value_up, &layer.key, &layer.value, &layer.output,
+                         &layer.query_key_value, &layer.gate}) {
       take_linear(*each);
     }
     for (Norm* each :
@@ -81,7 +85,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
       take(*each);
     }
     take_ffn(layer.shared_experts);
-    take_linear(layer.shared_gate);
+    for (Linear* each : {&layer.shared_gate, &layer.latent_input, &layer.latent_output}) {
+      take_linear(*each);
+    }
     for (Norm* each :
          {&layer.attention_norm, &layer.ffn_norm, &layer.after_attention, &layer.after_ffn}) {
       take_norm(*each);
@@ -89,7 +95,16 @@ std::vector<eager::Parameter*> CausalLm::trained() {
   }
   take_norm(final_norm_);
   take_linear(head_);
+  take_linear(label_head_);
   return found;
+}
+
+std::vector<eager::Parameter*> CausalLm::trained_factors() {
+  std::vector<eager::Parameter*> factors = trained();
+  std::erase_if(factors, [](const eager::Parameter* each) {
+    return each->is_end || each->rows == each->data.elements;
+  });
+  return factors;
 }
 
 }  // namespace shardplan::huggingface
