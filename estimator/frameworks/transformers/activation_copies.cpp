@@ -21,7 +21,11 @@ double saved_bytes_of_token(const Job& job, const Plan& plan) {
   }
   const double query = number(model.num_heads * model.head_dim);
   const double key = number(model.num_kv_heads * model.head_dim);
-  const double ffn = number(model.gated_ffn ? 4 * model.ffn : 2 * model.ffn);
+  const std::int64_t per_width = model.gated_ffn ? 4 : 2;
+  const MoeSpec& moe = model.moe;
+  const double ffn = model.has_moe_layers()
+                         ? number(moe.topk * (per_width * moe.expert_ffn + 2 * model.hidden))
+                         : number(per_width * model.ffn);
   return 2 * (4 + 2 * e) * number(model.hidden) + 2 * e * (query + key) + e * ffn;
 }
 

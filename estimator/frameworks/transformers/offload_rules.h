@@ -10,12 +10,10 @@
 namespace shardplan::transformers {
 
 // Saved tensors on the host: not of parts of weights, nor of flat parameters, whose views were not
-// followed there, nor of experts, which were not measured; inputs of layers need layers that run
-// again.
+// followed there; inputs of layers need layers that run again.
 inline std::string why_no_offload(const Job& job, const Plan& plan) {
   const bool hosts_inputs = job.profile.activation_offload == ActivationOffload::kLayerInputs;
   return plan.tp > 1                                      ? "tp " + number_text(plan.tp)
-         : job.model.has_moe_layers()                     ? "experts"
          : plan.zero > 0 && job.profile.fsdp_version == 1 ? "fsdp_version 1"
          : hosts_inputs && plan.recompute.granularity != RecomputeGranularity::kFull
              ? "activation_offload layer_inputs without recompute full"
