@@ -14,6 +14,7 @@
 #include "data/arguments/trainer.h"
 #include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_objective.h"
 #include "data/arguments/trainer_parallel.h"
 #include "data/arguments/trainer_parts.h"
 #include "data/arguments/trainer_quantized.h"
@@ -48,9 +49,15 @@ void read_batch(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
   read_parallelism(trainer, run.job.cluster.world_size(), run);
   const std::int64_t dp = run.plan.dp;
-  const std::optional<std::int64_t> batch = count_of(arguments, kBatch, kMaxCount * kMaxCount);
+  const std::int64_t of_sample = sequences_of_sample(trainer);  // whose samples DeepSpeed counts
+  std::optional<std::int64_t> batch = count_of(arguments, kBatch, kMaxCount * kMaxCount);
   std::optional<std::int64_t> steps = count_of(arguments, kSteps, kMaxCount);
   std::optional<std::int64_t> micro_batch = count_of(arguments, kMicroBatch, kMaxCount);
+  for (std::optional<std::int64_t>* const counted : {&batch, &micro_batch}) {
+    if (*counted) {
+      *counted = **counted * of_sample;
+    }
+  }
   const std::optional<std::int64_t> trainers = micro_batch_of(trainer);
   if (!micro_batch && trainers) {
     micro_batch = trainers;
@@ -233,6 +240,13 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     read_parts(trainer, run, library);
     read_loss_chunk(settings, trainer, run, library);
     read_loss(trainer, run, library);
+    read_objective(trainer, run, library);
+    if (has_reference(run.job.profile.objective) && run.job.adapters.rank == 0 &&
+        arguments.has("optimizer.type")) {  // TRL models/utils.py prepare_deepspeed
+      refuse(run,
+             "optimizer.type beside a reference model, whose engine gets such an optimizer, too: "
+             "the trainer's own optimizer is described");
+    }
   }
   if (run.has_profile && !settings.model.empty()) {
     read_options(arguments, run, library);

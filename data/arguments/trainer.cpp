@@ -5,7 +5,9 @@
 #include <string_view>
 
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_objective.h"
 #include "data/arguments/trainer_offload.h"
+#include "data/arguments/trainer_optimizers.h"
 #include "data/arguments/trainer_tuning.h"
 #include "data/read/json_message.h"
 
@@ -138,6 +140,9 @@ void read_optimizer(const TrainerFile& trainer, RunReading& run) {
     run.job.optimizer = OptimizerKind::kAdamW8bit;
     return;
   }
+  if (read_program_optimizer(trainer, run)) {
+    return;
+  }
   if (uses_muon(trainer)) {
     run.job.optimizer = OptimizerKind::kMuon;
     return;
@@ -145,12 +150,6 @@ void read_optimizer(const TrainerFile& trainer, RunReading& run) {
   const char* const setting = optimizer_setting(arguments);
   const std::string word = arguments.text_or(setting, "adamw_torch_fused");
   const auto* const found = std::ranges::find(kOptimizers, word, &OptimizerName::name);
-  if (word == "muonclip") {
-    refuse(run, shown_setting(arguments, setting) +
-                    ": Muon that bounds the products of queries and keys; ms-swift's muon, without "
-                    "bounds, is described");
-    return;
-  }
   if (found == kOptimizers.end()) {
     refuse(run, shown_setting(arguments, setting) +
                     ": Adam, AdamW, Lion, Adafactor and SGD of PyTorch, bitsandbytes and torchao "
@@ -212,7 +211,7 @@ bool says_sequence_length(const RunSettings& settings, const Library& library) {
 std::optional<std::int64_t> micro_batch_of(const TrainerFile& trainer) {
   for (const char* const name : {"per_device_train_batch_size", "micro_batch_size"}) {
     if (trainer.arguments.has(name)) {
-      return trainer.arguments.integer(name, 1, kMaxCount);
+      return trainer.arguments.integer(name, 1, kMaxCount).value() * sequences_of_sample(trainer);
     }
   }
   return std::nullopt;
@@ -238,8 +237,8 @@ std::int64_t steps_of(const TrainerFile& trainer, std::int64_t micro_batch, std:
         1, arguments.integer_or("global_batch_size", sequences, 1, kMaxCount) / sequences);
   }
   if (trainer.defaults.project == TrainerProject::kAxolotl && arguments.has("batch_size")) {
-    return std::max<std::int64_t>(
-        1, arguments.integer_or("batch_size", 1, 1, kMaxCount) / micro_batch);
+    return std::max<std::int64_t>(1, arguments.integer_or("batch_size", 1, 1, kMaxCount) *
+                                         sequences_of_sample(trainer) / micro_batch);
   }
   return 1;
 }
@@ -274,11 +273,8 @@ std::string why_no_training(const TrainerFile& trainer) {
   if (const std::string refused = arguments.first_refused(); !refused.empty()) {
     return refused;
   }
-  constexpr std::array<std::string_view, 2> kStages = {"sft", "pt"};
-  const std::string stage = arguments.text_or("stage", "sft");
-  if (std::ranges::find(kStages, stage) == kStages.end()) {
-    return "unsupported: stage " + shown(stage, Encoding::kUnchecked) +
-           ": another training than of the next token";
+  if (const std::string why = why_no_objective(trainer); !why.empty()) {
+    return why;
   }
   RunReading reading;
   read_optimizer(trainer, reading);
@@ -299,6 +295,7 @@ void read_trainer(const TrainerFile& trainer, RunReading& run) {
   read_length(trainer, run);
   read_optimizer(trainer, run);
   read_tuning(trainer, run);
+  read_objective_tuning(trainer, run);
   read_kernels(trainer, run);
 }
 

@@ -4,7 +4,9 @@
 #include <array>
 #include <string_view>
 
+#include "data/arguments/trainer_objective.h"
 #include "data/arguments/trainer_parallel.h"
+#include "data/arguments/trainer_targets.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -14,18 +16,6 @@ constexpr std::string_view kLiger = "LigerPlugin";
 constexpr std::string_view kCutCrossEntropy = "CutCrossEntropyPlugin";
 // A plugin that only writes logs (axolotl 067b021 integrations/swanlab).
 constexpr std::string_view kLogs = "SwanLabPlugin";
-
-// Names of a list that stands in one word: "a.LigerPlugin, b.KDPlugin".
-std::vector<std::string> names_in(const std::string& list) {
-  std::vector<std::string> names;
-  std::size_t begin = 0;
-  while ((begin = list.find_first_not_of(" ,[]", begin)) != std::string::npos) {
-    const std::size_t end = std::min(list.find_first_of(" ,[]", begin), list.size());
-    names.push_back(list.substr(begin, end - begin));
-    begin = end;
-  }
-  return names;
-}
 
 // LLaMA-Factory ff6d4d1 extras/constants.py AttentionFunction; transformers 5.17
 // modeling_utils.py; kernels from the Hub are FlashAttention's.
@@ -66,9 +56,18 @@ bool has_adapter_kernels(const TrainerFile& trainer) {
   const bool is_said =
       std::ranges::any_of(kKernels, [&](const char* name) { return arguments.has(name); });
   const bool is_own = trainer.defaults.project == TrainerProject::kAxolotl && !is_said &&
+                      !arguments.has("rl") &&
                       first_on(arguments, {"load_in_8bit", "trust_remote_code"}) == nullptr;
   return is_own ||
          std::ranges::any_of(kKernels, [&](const char* name) { return is_on(arguments, name); });
+}
+
+// Falcon and GPT-J find the class of their attention by name, GPT-J has none for sdpa (transformers
+// 5.17 models/falcon/modeling_falcon.py FALCON_ATTENTION_CLASSES, models/gptj/modeling_gptj.py
+// GPTJ_ATTENTION_CLASSES).
+bool stops_at(const ModelSpec& model, const std::string& word) {
+  return (word == "xformers" && (model.family == "falcon" || model.family == "gptj")) ||
+         (word == "sdpa" && model.family == "gptj");
 }
 
 // Embeddings have no adapters here.
@@ -97,8 +96,12 @@ void read_kernels(const TrainerFile& trainer, RunReading& run) {
     // xformers' kernel keeps what FlashAttention does, of as many heads of keys as of queries.
     const bool is_memory_efficient =
         word == "xformers" && run.job.model.num_heads == run.job.model.num_kv_heads;
-    if (std::ranges::find(kKeepsNoScores, word) == kKeepsNoScores.end() && !is_from_hub &&
-        !is_memory_efficient) {
+    if (stops_at(run.job.model, word)) {
+      refuse(run, shown_setting(arguments, name) + ": " + run.job.model.family +
+                      " has no class of attention of that name, and the run stops; without it "
+                      "the run is described");
+    } else if (std::ranges::find(kKeepsNoScores, word) == kKeepsNoScores.end() && !is_from_hub &&
+               !is_memory_efficient) {
       refuse(run, shown_setting(arguments, name) +
                       ": attention that keeps its scores, or another kernel than PyTorch's and "
                       "FlashAttention's");
@@ -205,6 +208,11 @@ LossWords loss_of(const TrainerFile& trainer) {
   const std::string plugins = arguments.text_or("plugins", "");
   if (trainer.defaults.project == TrainerProject::kFactoryV1) {
     return {.kind = "twice"};
+  }
+  // Liger's kernels without its loss (model_utils/liger_kernel.py apply_liger_kernel,
+  // require_logits), and none of the losses of tokens.
+  if (trainer.defaults.project == TrainerProject::kFactory && has_own_objective(trainer)) {
+    return {};
   }
   // ms-swift's own loss (swift/trainers/seq2seq_trainer.py, compute_loss), and the Trainer's where
   // accelerate divides sequences (transformers 5.17 trainer.py, _deepspeed_sp_compute_loss).

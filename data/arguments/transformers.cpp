@@ -12,7 +12,9 @@
 #include "data/arguments/trainer.h"
 #include "data/arguments/trainer_experts.h"
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_objective.h"
 #include "data/arguments/trainer_offload.h"
+#include "data/arguments/trainer_optimizers.h"
 #include "data/arguments/trainer_parallel.h"
 #include "data/arguments/trainer_parts.h"
 #include "data/arguments/trainer_quantized.h"
@@ -261,6 +263,7 @@ void read_layout(const TrainerFile& trainer, RunReading& run, const Library& lib
 // transformers 5.17 trainer_optimizer.py: adamw_torch is PyTorch's AdamW as it comes, by lists.
 void read_update(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const RunArguments& arguments = trainer.arguments;
+  take_program_optimizer(trainer, run, library);
   const std::string word =
       arguments.text_or("optimizer", arguments.text_or("optim", "adamw_torch_fused"));
   if (uses_muon(trainer)) {
@@ -295,7 +298,8 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
   const bool is_sharded = uses_fsdp(trainer, ranks);
   run.plan.zero = is_sharded ? 3 : 0;
   read_parallelism(trainer, ranks, run);
-  run.plan.micro_batch = micro_batch_of(trainer).value_or(trainer.defaults.micro_batch);
+  run.plan.micro_batch =
+      micro_batch_of(trainer).value_or(trainer.defaults.micro_batch * sequences_of_sample(trainer));
   run.batch_stated = true;
   run.job.global_batch =
       run.plan.micro_batch * run.plan.dp * steps_of(trainer, run.plan.micro_batch, run.plan.dp);
@@ -315,6 +319,7 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
     read_packed_experts(trainer, run, library);
     read_fake_quantization(trainer, run, library);
     read_loss(trainer, run, library);
+    read_objective(trainer, run, library);
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);
     read_layout(trainer, run, library);

@@ -20,7 +20,8 @@ using Member = std::variant<
     LigerKernel FrameworkProfile::*, FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*,
     HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*, TowerUse FrameworkProfile::*,
     TrainerLoop FrameworkProfile::*, ActivationOffload FrameworkProfile::*,
-    FakeQuantization FrameworkProfile::*>;
+    FakeQuantization FrameworkProfile::*, Objective FrameworkProfile::*,
+    ObjectiveTrainer FrameworkProfile::*, OptimizerSteps FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -88,7 +89,13 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"gradient_as_bucket_view", &FrameworkProfile::gradient_as_bucket_view},
     {"head_loss", &FrameworkProfile::head_loss},
     {"loss_chunk_tokens", &FrameworkProfile::loss_chunk_tokens},
+    {"objective", &FrameworkProfile::objective},
+    {"objective_trainer", &FrameworkProfile::objective_trainer},
+    {"precomputes_reference", &FrameworkProfile::precomputes_reference},
+    {"num_labels", &FrameworkProfile::num_labels},
     {"foreach_optimizer", &FrameworkProfile::foreach_optimizer},
+    {"projection_rank", &FrameworkProfile::projection_rank},
+    {"optimizer_steps", &FrameworkProfile::optimizer_steps},
     {"packed_sequences", &FrameworkProfile::packed_sequences},
     {"wide_ends", &FrameworkProfile::wide_ends},
     {"fsdp_prefetch", &FrameworkProfile::fsdp_prefetch},

@@ -314,9 +314,15 @@ struct FrameworkProfile {
   bool gradient_as_bucket_view = false;    // DDP: gradients are views of its buckets
   HeadLoss head_loss = HeadLoss::kStock;
   std::int64_t loss_chunk_tokens = 0;  // kPerToken: tokens of a piece; 0: all at once
+  Objective objective = Objective::kNextToken;
+  ObjectiveTrainer objective_trainer = ObjectiveTrainer::kTrl;
+  bool precomputes_reference = false;  // its log-probabilities, before training begins
+  std::int64_t num_labels = 1;         // of the layer behind the model that ends in labels
   bool foreach_optimizer = false;      // where it is not fused: lists of tensors; else one by one
-  bool packed_sequences = false;       // positions begin anew within a row of tokens
-  bool wide_ends = false;  // norms, embedding and head are fp32 beside bf16 linear layers
+  std::int64_t projection_rank = 128;  // GaLore, APOLLO: of projected gradients
+  OptimizerSteps optimizer_steps = OptimizerSteps::kTogether;  // GaLore, APOLLO
+  bool packed_sequences = false;  // positions begin anew within a row of tokens
+  bool wide_ends = false;         // norms, embedding and head are fp32 beside bf16 linear layers
   FsdpPrefetch fsdp_prefetch = FsdpPrefetch::kNone;
   bool eager_experts = false;      // one after the other, by a loop of the host
   bool checkpoints_frozen = true;  // recomputed are layers without trained parameters as well

@@ -54,6 +54,37 @@ constexpr bool takes_logits(HeadLoss kind) {
          kind == kByEntropyOfRows;
 }
 
+// What a run trains its model for.
+enum class Objective {
+  kNextToken,    // the next token of each text
+  kReward,       // a number for each text, larger for the chosen of two
+  kTokenLabels,  // a label of tokens, as process reward models have
+  kDpo,          // the chosen of two texts before the rejected, against a reference model
+  kOrpo,   // the same by odds and the loss of the chosen, without a reference (arXiv 2403.07691)
+  kSimpo,  // the same by mean log-probabilities, without a reference (arXiv 2405.14734)
+  kKto,    // texts that are good or bad, against a reference model (arXiv 2402.01306)
+};
+
+// Whether a batch is pairs of texts: the first half of its sequences chosen, the second rejected.
+constexpr bool has_pairs(Objective objective) {
+  using enum Objective;
+  return objective == kReward || objective == kDpo || objective == kOrpo || objective == kSimpo;
+}
+// Whether a reference model's log-probabilities stand in the loss.
+constexpr bool has_reference(Objective objective) {
+  return objective == Objective::kDpo || objective == Objective::kKto;
+}
+// Whether the model ends in a layer of a few labels, not in one of the vocabulary.
+constexpr bool ends_in_labels(Objective objective) {
+  return objective == Objective::kReward || objective == Objective::kTokenLabels;
+}
+
+// Whose trainer makes the loss of an objective other than the next token.
+enum class ObjectiveTrainer {
+  kTrl,      // TRL's, from 1.0 on
+  kFactory,  // LLaMA-Factory's
+};
+
 // Linear layers that are trained to be quantized, whose weights and inputs are rounded as they run
 // (torchao's FakeQuantizedLinear): inputs of a token to 8 bits, weights of a group to 4.
 enum class FakeQuantization { kNone, kInt8Int4 };
@@ -72,6 +103,14 @@ enum class ActivationOffload {
   kLayerInputs,  // inputs of recomputed layers alone, by the checkpoint itself (Unsloth's)
 };
 
+// When parameters are updated. What a step makes for one of them may stay for the next one's.
+enum class OptimizerSteps {
+  kTogether,       // by one optimizer, behind the gradients of all; the layers' matrices last
+  kMatricesFirst,  // the same, in the other order
+  kOneByOne,       // then as well, each by an optimizer of its own
+  kInBackward,     // each as soon as its gradient is there, which is freed behind its step
+};
+
 // A tower for pictures or sound beside a text model whose batches are text alone.
 enum class TowerUse {
   kAbsent,        // the class loaded is that of the text model
@@ -80,6 +119,12 @@ enum class TowerUse {
   kTrained,       // it asks for gradients, of which none comes
 };
 
+inline constexpr std::array<NamedValue<OptimizerSteps>, 4> kOptimizerSteps = {{
+    {.value = OptimizerSteps::kTogether, .name = "together"},
+    {.value = OptimizerSteps::kMatricesFirst, .name = "matrices_first"},
+    {.value = OptimizerSteps::kOneByOne, .name = "one_by_one"},
+    {.value = OptimizerSteps::kInBackward, .name = "in_backward"},
+}};
 inline constexpr std::array<NamedValue<TowerUse>, 4> kTowerUses = {{
     {.value = TowerUse::kAbsent, .name = "absent"},
     {.value = TowerUse::kFrozen, .name = "frozen"},
@@ -118,6 +163,19 @@ inline constexpr std::array<NamedValue<HeadLoss>, 9> kHeadLosses = {{
     {.value = HeadLoss::kByEntropy, .name = "eaft"},
     {.value = HeadLoss::kByEntropyOfRows, .name = "eaft_of_rows"},
 }};
+inline constexpr std::array<NamedValue<Objective>, 7> kObjectives = {{
+    {.value = Objective::kNextToken, .name = "next_token"},
+    {.value = Objective::kReward, .name = "reward"},
+    {.value = Objective::kTokenLabels, .name = "token_labels"},
+    {.value = Objective::kDpo, .name = "dpo"},
+    {.value = Objective::kOrpo, .name = "orpo"},
+    {.value = Objective::kSimpo, .name = "simpo"},
+    {.value = Objective::kKto, .name = "kto"},
+}};
+inline constexpr std::array<NamedValue<ObjectiveTrainer>, 2> kObjectiveTrainers = {{
+    {.value = ObjectiveTrainer::kTrl, .name = "trl"},
+    {.value = ObjectiveTrainer::kFactory, .name = "llamafactory"},
+}};
 inline constexpr std::array<NamedValue<FakeQuantization>, 2> kFakeQuantizations = {{
     {.value = FakeQuantization::kNone, .name = "none"},
     {.value = FakeQuantization::kInt8Int4, .name = "int8_int4"},
@@ -135,8 +193,17 @@ inline constexpr std::array<NamedValue<ActivationOffload>, 3> kActivationOffload
 constexpr const auto& names_of(ActivationOffload) {
   return kActivationOffloads;
 }
+constexpr const auto& names_of(OptimizerSteps) {
+  return kOptimizerSteps;
+}
 constexpr const auto& names_of(TowerUse) {
   return kTowerUses;
+}
+constexpr const auto& names_of(Objective) {
+  return kObjectives;
+}
+constexpr const auto& names_of(ObjectiveTrainer) {
+  return kObjectiveTrainers;
 }
 constexpr const auto& names_of(FakeQuantization) {
   return kFakeQuantizations;

@@ -24,6 +24,12 @@ BlockTime head_product(const BlockContext& context, const LossKernels& loss, std
   return time;
 }
 
+std::int64_t local_outputs(const BlockContext& context) {
+  return context.framework.head_outputs != nullptr
+             ? context.framework.head_outputs(context.job, context.plan)
+             : padded_vocab(context.job, context.plan) / context.plan.tp;
+}
+
 std::int64_t local_vocab(const BlockContext& context) {
   return padded_vocab(context.job, context.plan) / context.plan.tp;
 }
@@ -34,7 +40,7 @@ bool gathers_logits(const BlockContext& context) {
 
 BlockTime over_logits(const BlockContext& context, const Passes& kernels) {
   const std::int64_t vocab =
-      gathers_logits(context) ? padded_vocab(context.job, context.plan) : local_vocab(context);
+      gathers_logits(context) ? padded_vocab(context.job, context.plan) : local_outputs(context);
   return memory_bound(context, number(context.tokens * vocab), kernels);
 }
 
@@ -78,7 +84,7 @@ BlockTime logits_before(const BlockContext& context, const LossKernels& loss) {
       context.plan.precision == Precision::kFp8 ? Precision::kBf16 : context.plan.precision;
   BlockContext of_head = context;
   of_head.trains_weights = context.trains_weights || context.job.adapters.trains_head;
-  BlockTime time = head_product(of_head, loss, local_vocab(context), precision);
+  BlockTime time = head_product(of_head, loss, local_outputs(context), precision);
   add(time,
       memory_bound(context, number(context.sharded_tokens * model.hidden), context.kernels.norm));
   if (context.plan.tp > 1) {
@@ -135,6 +141,7 @@ BlockTime embedding_time(const BlockContext& context) {
         .backward_s = is_sharded ? all_gather_s(cluster, context.tp, bytes, carrier) : 0};
     add(time, tensor_parallel(context, all, all));
   }
+  add_passes_without_gradients(context, time);
   time.parameters = local_sum(context.job, context.plan, embedding_parameters(context.model()));
   return time;
 }
@@ -144,9 +151,10 @@ BlockTime head_time(const BlockContext& context) {
   BlockTime time = logits_before(context, loss);
   add(time, loss_of(context, loss.logit));
   if (loss.has_weight_kernels) {
-    const double weight = number(local_vocab(context) * context.model().hidden);
+    const double weight = number(local_outputs(context) * context.model().hidden);
     add(time, memory_bound(context, weight, {.forward = loss.weight}));
   }
+  add_passes_without_gradients(context, time);
   return time;
 }
 

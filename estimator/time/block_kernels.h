@@ -128,6 +128,11 @@ struct BlockKernels {
 
   // --- the ends of a model ---
 
+  // Forward passes of a microbatch without gradients, beside its own; none: none.
+  double (*forward_passes)(const Job& job) = nullptr;
+  // This rank's outputs of the layer behind the last hidden states; none: its part of the
+  // vocabulary.
+  std::int64_t (*head_outputs)(const Job& job, const Plan& plan) = nullptr;
   // Backward of the embedding.
   TableGradientKernels (*table_gradient)(const Job& job, const Plan& plan);
   // The loss of so many tokens on this rank.

@@ -61,7 +61,7 @@ double replayed_s(const BlockKernels& framework, const Recompute& recompute,
   switch (recompute.granularity) {
     case RecomputeGranularity::kNone: return 0;
     case RecomputeGranularity::kFull:
-      return layer.time.forward_total_s() -
+      return layer.time.forward_total_s() - layer.replay.without_gradients_s -
              layer.replay.left_out_s / number(layers_in_group(recompute));
     case RecomputeGranularity::kSelective:
       return recompute.policy.empty() ? replayed_modules_s(recompute.modules, layer.replay)

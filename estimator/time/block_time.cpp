@@ -30,9 +30,15 @@ HostCost exceeding(const HostCost& needs, double forward_s, double backward_s,
           .backward_s = std::max(0.0, needs.backward_s - backward_s)};
 }
 
+HostCost launches_of(const LayerHost& host) {
+  HostCost launches = host.launches;
+  launches.forward_s *= 1 + host.passes_without_gradients;
+  return launches;
+}
+
 void set_host(BlockTime& time, const LayerHost& host) {
   const HostCost beyond =
-      exceeding(host.launches, time.forward_total_s(), time.backward_total_s(), host);
+      exceeding(launches_of(host), time.forward_total_s(), time.backward_total_s(), host);
   time.forward_host_s = beyond.forward_s;
   time.backward_host_s = beyond.backward_s;
 }
@@ -59,6 +65,10 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
                   .replay = replay_of(context.framework, context.job, layer, parts),
                   .host = layer_host(context.job, context.plan, layer, context.framework.host)};
   BlockTime& time = known.time;
+  const double passes = passes_without_gradients(context.framework, context.job);
+  known.replay.without_gradients_s = passes * time.forward_s;
+  known.host.passes_without_gradients = passes;
+  add_passes_without_gradients(context, time);
   set_host(time, known.host);
   time.parameters = local_sum(context.job, context.plan, layer_parameters(context.model(), layer));
   return known;
@@ -67,7 +77,7 @@ LayerTime time_without_recompute(const BlockContext& context, const LayerSpec& l
 void add_recompute(const BlockKernels& framework, const Recompute& recompute, LayerTime& layer) {
   BlockTime& time = layer.time;
   time.recompute_s = replayed_s(framework, recompute, layer);
-  const HostCost& launches = layer.host.launches;
+  const HostCost launches = launches_of(layer.host);
   const HostCost replay = host_replay_cost(recompute, layer.host);
   const HostCost beyond =
       exceeding({.forward_s = launches.forward_s + replay.forward_s,
@@ -124,6 +134,7 @@ ModelTimes times_without_recompute(const BlockKernels& framework, const Job& job
   times.embedding = embedding_time(context);
   times.head = head_time(context);
   set_host(times.head, {.launches = host_cost_of_ends(job, plan, framework.host),
+                        .passes_without_gradients = passes_without_gradients(framework, job),
                         .waits = waits_for_kernels(job, framework.host)});
   if (framework.parted_loss != nullptr) {
     times.head_parts = head_parts(context);
@@ -167,7 +178,10 @@ ModelPieces model_pieces(const BlockKernels& framework, const Job& job, const Pl
     pieces.loss = pieces_of([&] { loss_time(context); });
   }
   for (const std::size_t first : kinds.firsts) {
-    pieces.layers.push_back(pieces_of([&] { clocked_parts(context, job.model.layers[first]); }));
+    pieces.layers.push_back(pieces_of([&] {
+      BlockTime layer = sum(clocked_parts(context, job.model.layers[first]));
+      add_passes_without_gradients(context, layer);
+    }));
   }
   if (job.model.num_mtp_layers > 0) {
     pieces.mtp = pieces.layers[kinds.of_layer.back()];

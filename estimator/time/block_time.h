@@ -63,6 +63,7 @@ struct LayerReplay {
   // What full recomputation does without in the last layer of every group, where backward needs the
   // layer's output no more.
   double left_out_s = 0;
+  double without_gradients_s = 0;  // of forward, what runs for no backward pass
 };
 
 struct LayerTime {

@@ -68,6 +68,23 @@ void note(const BlockContext& context, PieceKind kind, const BlockTime& time) {
   }
 }
 
+double passes_without_gradients(const BlockKernels& framework, const Job& job) {
+  return framework.forward_passes != nullptr ? framework.forward_passes(job) : 0;
+}
+
+void add_passes_without_gradients(const BlockContext& context, BlockTime& time) {
+  const double passes = passes_without_gradients(context.framework, context.job);
+  if (passes == 0) {
+    return;
+  }
+  begin_part(context, "passes without gradients");
+  BlockTime again;
+  again.forward_s = passes * time.forward_s;
+  again.forward_flops = passes * time.forward_flops;
+  note(context, PieceKind::kProduct, again);
+  add(time, again);
+}
+
 void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
                         const ForwardBackward& all, const ForwardBackward& visible) {
   if (context.log != nullptr && all.forward_s + all.backward_s > 0) {

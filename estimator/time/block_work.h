@@ -73,6 +73,10 @@ struct ForwardBackward {
 // Notes a piece where pieces are noted. Of communication `visible` is not hidden. The bases: see
 // kernel_time.cpp and collective_time.cpp.
 void note(const BlockContext& context, PieceKind kind, const BlockTime& time);
+double passes_without_gradients(const BlockKernels& framework, const Job& job);
+// As many forward passes more as the framework asks for, without gradients, each as long as the one
+// with them.
+void add_passes_without_gradients(const BlockContext& context, BlockTime& time);
 void note_communication(const BlockContext& context, PieceKind kind, const GroupShape& group,
                         const ForwardBackward& all, const ForwardBackward& visible);
 

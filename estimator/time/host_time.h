@@ -21,11 +21,12 @@ HostCost host_cost(const Job& job, const Plan& plan, const LayerSpec& layer,
 // The same, and what recomputation of it would cost beside.
 struct LayerHost {
   HostCost launches = {};
-  HostCost chosen_by_operator = {};  // of a checkpoint that passes every operator through Python
-  double checkpoint_s = 0;           // of one around a module
-  RecomputeModules modules = {};     // that the layer has, but for norms
-  std::int64_t separate_norms = 0;   // modules of their own, not fused into products
-  bool waits = false;                // for every kernel: nothing hides behind the GPU
+  double passes_without_gradients = 0;  // further forward passes, as many launches each
+  HostCost chosen_by_operator = {};     // of a checkpoint that passes every operator through Python
+  double checkpoint_s = 0;              // of one around a module
+  RecomputeModules modules = {};        // that the layer has, but for norms
+  std::int64_t separate_norms = 0;      // modules of their own, not fused into products
+  bool waits = false;                   // for every kernel: nothing hides behind the GPU
   bool combines = false;  // one microbatch's forward with another's backward, node by node
 };
 LayerHost layer_host(const Job& job, const Plan& plan, const LayerSpec& layer,

@@ -11,7 +11,7 @@ ds_config (of zero_optimization; what it leaves out is the Trainer's to say), lo
 per_device_train_batch_size, gradient_accumulation_steps, sequence_length, optim (TrainingArguments', or muon:
 trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare, qat (trainer_model.py), loss
-stock|trl_chunked|cut_cross_entropy or of trainer_losses.py, loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
+stock|trl_chunked|cut_cross_entropy or of trainer_losses.py, objective (trainer_objectives.py), loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
 padding {"lengths"} (tokens of each row that are none), train_only and freeze (expressions over names of parameters), tensor_parallel, ring,
 activation_offload, ffn_tiles (trainer_parts.py), arguments (further TrainingArguments), fake_group: rank 0 alone
 runs (or rank fake_rank), in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
@@ -41,6 +41,7 @@ if "--native" in sys.argv:
     os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")  # seconds; lines of C++ would take minutes
 
 import torch
+import trainer_objectives
 import transformers
 from trainer_losses import LOSSES
 from trainer_model import build_model, parameter_counts, text_members
@@ -221,6 +222,7 @@ def train(case, options):
         context = used_bytes()
     recorder = Recorder(options.steps, on_cuda)
     trainer_class, callbacks = trainer_class_of(case, transformers.Trainer), [recorder]
+    trainer_class = trainer_objectives.trainer_class(case, trainer_class, lambda: build_model(case, "cpu"))
     if options.trace:
         import trainer_trace
 

@@ -1,6 +1,8 @@
 #include "estimator/frameworks/deepspeed/notes.h"
 
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
+#include "estimator/frameworks/pieces/huggingface/shared.h"
 
 namespace shardplan::deepspeed {
 
@@ -10,8 +12,10 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
   add("every batch has an attention mask, as transformers' data collators make it: without one and "
       "without a key-value cache, transformers masks itself and repeats keys and values for every "
       "head");
-  add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
-      "attention keeps num_heads * sequence_length^2 of them in every layer");
+  add(huggingface::attention_assumption(job));
+  if (job.profile.objective != Objective::kNextToken) {
+    assumptions.push_back({.text = huggingface::objective_assumption(job)});
+  }
   if (job.profile.vision_tower != TowerUse::kAbsent) {
     add(huggingface::kTowerAssumption);
   }

@@ -204,7 +204,6 @@ constexpr std::array kDeepspeedRules = {
     kNoEp,
     kNoEtp,
     kNoReplicas,
-    kGqaOnly,
     kHeadDimOfOperators,
     kNoMtp,
     kOffloadActivationsUnsupported,

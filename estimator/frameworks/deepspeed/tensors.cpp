@@ -64,7 +64,7 @@ bool is_llama(const ModelSpec& model) {
                                family.norm == huggingface::NormKind::kLlama &&
                                family.head_norms != huggingface::HeadNorms::kBehindRotary;
   return has_llama_norms && !huggingface::casts_heads(family.rotary) && model.gated_ffn &&
-         !missing_part(model, {}) && !adds_biases && !model.has_moe_layers() &&
+         !model.is_mla() && !missing_part(model, {}) && !adds_biases && !model.has_moe_layers() &&
          !model.caps_logits && !model.caps_scores;
 }
 
@@ -75,6 +75,7 @@ bool plays_operators(const Job& job, const Plan& plan) {
   return job.adapters.rank > 0 || !job.name_rules.empty() ||
          job.profile.vision_tower != TowerUse::kAbsent || !is_llama(job.model) || plan.cp > 1 ||
          job.profile.head_loss != HeadLoss::kStock ||
+         job.profile.objective != Objective::kNextToken ||
          (recomputes && !job.profile.reentrant_checkpoint);
 }
 
@@ -90,7 +91,8 @@ Job as_trained(const Job& job, const Plan& plan) {
   if (!is_divided_first || job.profile.casts_divided_parameters) {
     trained.adapters.dtype = half;
   }
-  if (uses_liger(job) && job.profile.head_loss == HeadLoss::kStock) {
+  if (uses_liger(job) && job.profile.head_loss == HeadLoss::kStock &&
+      job.profile.objective == Objective::kNextToken) {
     trained.profile.head_loss = HeadLoss::kFusedLinear;
   }
   return trained;

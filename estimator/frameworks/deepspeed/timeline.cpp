@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "estimator/frameworks/deepspeed/partitioned.h"
 #include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/huggingface/model.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/reference.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/ledger/block_rows.h"
 
 namespace shardplan::deepspeed {
@@ -131,6 +134,11 @@ PlayedRun operators_run(const Job& asked, const Plan& plan, std::int64_t rank, i
   huggingface::CausalLm model(graph, holder, job, plan);
   graph.tape.begin(MomentKind::kStartUp);
   model.build();
+  std::optional<huggingface::Reference> reference;
+  if (huggingface::has_whole_reference(job)) {
+    model.refer_to(&reference.emplace(graph, job, plan).model());
+    reference->model().build();
+  }
   const std::int64_t num_loaded = graph.tape.num_events();
   holder.wrap(model.trained());
   graph.modules = &holder;

@@ -71,6 +71,7 @@ Passes of_rotary(Passes halves, RotaryKind kind, double e) {
     case RotaryKind::kSplit: return halves;
     case RotaryKind::kPart:
     case RotaryKind::kPairs:
+    case RotaryKind::kOwnPairs:
       return halves + Passes{.forward = {.rearranged = 2 * e},
                              .backward = {.streamed = 3 * e, .rearranged = (2 + 2) * e}};
     case RotaryKind::kComplex: {

@@ -1,17 +1,47 @@
 #include "estimator/frameworks/transformers/notes.h"
 
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
+#include "estimator/frameworks/pieces/huggingface/shared.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 
 namespace shardplan::transformers {
+namespace {
+
+template <typename Add>
+void add_of_program_optimizers(const Job& job, Add add) {
+  switch (job.optimizer) {
+    case OptimizerKind::kGaLore:
+      add("steps that renew GaLore's projections are counted, which those of every update interval "
+          "do; of their singular value decompositions cuSOLVER's workspace, which no source says, "
+          "and the time are not");
+      break;
+    case OptimizerKind::kApollo:
+      add("steps that renew APOLLO's projections are counted, which those of every update interval "
+          "do");
+      break;
+    case OptimizerKind::kBAdam:
+      add("that BAdam empties PyTorch's cache behind every step is not played");
+      break;
+    case OptimizerKind::kMuonClip:
+      add("the bound of queries' and keys' products is above MuonClip's limit, which scales their "
+          "updates once more");
+      break;
+    default: break;
+  }
+}
+
+}  // namespace
 
 void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
                      std::vector<Assumption>& assumptions) {
   const auto add = [&](const char* text) { assumptions.push_back({.text = text}); };
   add("sequences of a batch are equally long: padding makes transformers build a mask and repeat "
       "keys and values for every head");
-  add("attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
-      "attention keeps num_heads * sequence_length^2 of them in every layer");
+  add(huggingface::attention_assumption(job));
+  if (job.profile.objective != Objective::kNextToken) {
+    assumptions.push_back({.text = huggingface::objective_assumption(job)});
+  }
   if (job.profile.vision_tower != TowerUse::kAbsent) {
     add(huggingface::kTowerAssumption);
   }
@@ -39,6 +69,7 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
         "OMP_NUM_THREADS is not set; --set host_threads=N counts N, up to the rank's share of the "
         "host's memory rate");
   }
+  add_of_program_optimizers(job, add);
   if (job.profile.fsdp_adapters_alone && job.adapters.rank > 0 && plan.zero > 0) {
     add("the hooks around each matrix of an adapter take the host no time, which was not measured");
   }

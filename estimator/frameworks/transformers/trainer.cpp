@@ -1,11 +1,14 @@
 #include "estimator/frameworks/transformers/trainer.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/reference.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/frameworks/transformers/flat_shard.h"
 #include "estimator/frameworks/transformers/fsdp.h"
@@ -26,7 +29,24 @@ using huggingface::uses_autocast;
 // The second microbatch of a step meets the gradients of the first, later ones repeat it.
 constexpr std::int64_t kMicrobatches = 2;
 
-std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan) {
+// A parameter is updated as soon as its gradient is there, which is freed behind its step.
+class StepsInBackward final : public Holder {
+ public:
+  StepsInBackward(Graph& graph, std::function<void(Parameter&)> step)
+      : Holder(graph), step_(std::move(step)) {}
+
+ protected:
+  void took(Parameter& parameter) override {
+    step_(parameter);
+    parameter.gradient = {};
+  }
+
+ private:
+  const std::function<void(Parameter&)> step_;
+};
+
+std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan,
+                                  std::function<void(Parameter&)> step) {
   if (plan.zero > 0 && job.profile.fsdp_version == 1) {
     return std::make_unique<FlatShard>(graph, job, plan);
   }
@@ -36,6 +56,9 @@ std::unique_ptr<Holder> holder_of(Graph& graph, const Job& job, const Plan& plan
   if (dense_shard_size(job, plan) > 1) {
     return std::make_unique<DataParallel>(graph, huggingface::finds_unused(job, plan),
                                           job.profile.gradient_as_bucket_view);
+  }
+  if (steps_in_backward(job)) {
+    return std::make_unique<StepsInBackward>(graph, std::move(step));
   }
   return std::make_unique<Holder>(graph);
 }
@@ -67,17 +90,25 @@ class Trainer {
       : job_(job),
         plan_(plan),
         graph_(job.profile.fixed_workspace_bytes, job.cluster.gpu.num_sms),
-        holder_(holder_of(graph_, job, plan)),
+        holder_(holder_of(graph_, job, plan,
+                          [this](Parameter& parameter) { optimizer_.step_alone(parameter); })),
         model_(graph_, *holder_, job, plan),
-        optimizer_(graph_, *holder_, job, plan) {}
+        optimizer_(graph_, *holder_, job, plan),
+        importance_(graph_) {
+    if (huggingface::has_whole_reference(job)) {
+      reference_ = std::make_unique<huggingface::Reference>(graph_, job, plan);
+      model_.refer_to(&reference_->model());
+    }
+  }
 
   PlayedRun run(int steps) {
     PlayedRun run;
     graph_.tape.begin(MomentKind::kStartUp);
     make_room_for_weights(graph_, job_, plan_);
-    model_.build();
+    build();
     trained_ = model_.trained();
     holder_->wrap(trained_);
+    optimizer_.begin(trained_);
     // Optimizers pass over parameters without a gradient.
     std::erase_if(trained_, [](const Parameter* each) { return !each->is_reached; });
     const std::int64_t microbatches = std::min(num_microbatches(job_, plan_), kMicrobatches);
@@ -96,7 +127,7 @@ class Trainer {
   }
 
   std::int64_t run_for_host_bytes() {
-    model_.build();
+    build();
     trained_ = model_.trained();
     holder_->wrap(trained_);
     microbatch(true);
@@ -104,6 +135,12 @@ class Trainer {
   }
 
  private:
+  void build() {
+    model_.build();
+    if (reference_ != nullptr) {
+      reference_->model().build();
+    }
+  }
   void microbatch(bool is_last) {
     const bool has_autocast = uses_autocast(job_, plan_);
     model_.train(is_last, has_autocast ? std::optional(compute_dtype(plan_)) : std::nullopt);
@@ -114,6 +151,9 @@ class Trainer {
     if (!plan_.offload.parameters) {  // else the host's
       optimizer_.step(trained_);
     }
+    if (job_.adapters.rank > 0 && job_.adapters.kind == AdapterKind::kAdaLora) {
+      importance_.update(trained_);
+    }
     for (Parameter* parameter : trained_) { parameter->gradient = {}; }
   }
 
@@ -122,8 +162,10 @@ class Trainer {
   Graph graph_;
   std::unique_ptr<Holder> holder_;
   CausalLm model_;
+  std::unique_ptr<huggingface::Reference> reference_;
   std::vector<Parameter*> trained_;
   Optimizer optimizer_;
+  RankImportance importance_;
 };
 
 }  // namespace

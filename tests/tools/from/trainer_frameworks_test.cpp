@@ -112,8 +112,8 @@ TEST_CASE("adapters are named before anything is asked for that would not help")
   CHECK(
       contains(dynamic.out, "UNSUPPORTED  model unsloth/Qwen3-4B-unsloth-bnb-4bit: weights that"));
   const ProgramRun unknown = folder.estimate(
-      "sft.yaml", with(with(factory, "Qwen/Qwen3-4B-Instruct-2507", "my/own"), "sft", "dpo"));
-  CHECK(contains(unknown.out, "UNSUPPORTED  stage dpo"));
+      "sft.yaml", with(with(factory, "Qwen/Qwen3-4B-Instruct-2507", "my/own"), "sft", "ppo"));
+  CHECK(contains(unknown.out, "UNSUPPORTED  stage ppo"));
   const ProgramRun family =
       folder.estimate("sft.yaml", with(factory, "Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3.5-4B"));
   CHECK(contains(family.err, "LLaMA-Factory loads qwen3.5-4b with its tower for pictures"));

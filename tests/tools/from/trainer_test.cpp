@@ -7,6 +7,7 @@
 #include "tests/data/message_of.h"
 #include "tests/tools/from/trainer_folder.h"
 #include "tools/from/file.h"
+#include "tools/from/yaml.h"
 
 namespace shardplan {
 namespace {
@@ -76,7 +77,7 @@ TEST_CASE("what trains less than all parameters, or otherwise, is refused by nam
   };
   CHECK(contains(answer("finetuning_type: full", "finetuning_type: oft"),
                  "UNSUPPORTED  adapters.kind: adapters.kind oft"));
-  CHECK(contains(answer("stage: sft", "stage: dpo"), "UNSUPPORTED  stage dpo"));
+  CHECK(contains(answer("stage: sft", "stage: ppo"), "UNSUPPORTED  stage ppo"));
   CHECK(contains(answer("bf16: true", "bf16: true\noptim: adamw_mini"),
                  "UNSUPPORTED  optim adamw_mini"));
   CHECK(contains(answer("deepspeed: configs/zero3.json", "tensor_model_parallel_size: 1"),
@@ -129,6 +130,20 @@ TEST_CASE("Liger's kernels are the option liger_kernel, whoever asks for them") 
   CHECK(contains(folder.estimate("a.yml", axolotl).out, "UNSUPPORTED  a part of Liger's kernels"));
   CHECK(contains(folder.estimate("a.yml", with(axolotl, "liger.LigerPlugin", "kd.KDPlugin")).out,
                  "UNSUPPORTED  plugins axolotl.integrations.kd.KDPlugin"));
+}
+
+TEST_CASE("axolotl's sizes of groups say how many GPUs there are") {
+  const std::string run = "base_model: NousResearch/Meta-Llama-3-8B\nsequence_len: 4096\n";
+  const auto gpus = [&](const std::string& sizes) {
+    return settings_from_yaml(run + sizes, "a.yml").num_gpus;
+  };
+  const std::string all =
+      "dp_shard_size: 4\ndp_replicate_size: 2\ntensor_parallel_size: 2\n"
+      "context_parallel_size: 2\n";
+  CHECK(gpus(all) == 32);
+  CHECK(gpus("dp_shard_size: 4\n") == 4);
+  CHECK(gpus("tensor_parallel_size: 2\n") == 0);
+  CHECK(gpus("dp_shard_size: four\n") == 0);
 }
 
 TEST_CASE("axolotl's names mean what the Trainer's mean, and only it recomputes when told to") {

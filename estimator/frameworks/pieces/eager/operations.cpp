@@ -354,4 +354,33 @@ Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels) {
   return nll_loss(graph, log_softmax(graph, logits), labels);
 }
 
+Tensor gather(Graph& graph, const Tensor& input, const Tensor& places, std::int64_t width) {
+  NodeBuilder node(graph, {&input});
+  if (node.is_needed()) {
+    node.save(input);
+    node.save(places);
+  }
+  const std::int64_t elements = input.elements;
+  const DType dtype = input.dtype;
+  return node.finish(graph.make(elements / width, dtype),
+                     [=](BackwardCall& call) { return Tensors{call.graph.make(elements, dtype)}; });
+}
+
+// logsumexp_backward: grad * (self - result).exp().
+Tensor log_sum_exp(Graph& graph, const Tensor& input, std::int64_t width) {
+  NodeBuilder node(graph, {&input});
+  const Tensor output = graph.make(input.elements / width, input.dtype);
+  { const Tensor exponentials = graph.make(input.elements, input.dtype); }
+  if (node.is_needed()) {
+    node.save(input);
+    node.save(output);
+  }
+  return node.finish(output, [](BackwardCall& call) {
+    const Tensor self = call.saved(0);
+    const Tensor below = call.graph.make(self.elements, self.dtype);
+    const Tensor exponentials = call.graph.make(self.elements, self.dtype);
+    return Tensors{call.graph.make(self.elements, self.dtype)};
+  });
+}
+
 }  // namespace shardplan::eager

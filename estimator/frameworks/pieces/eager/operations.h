@@ -68,5 +68,9 @@ Tensor nll_loss(Graph& graph, const Tensor& log_softmax, const Tensor& labels);
 Tensor nll_losses(Graph& graph, const Tensor& log_softmax, const Tensor& labels);  // of each token
 // Of both, of logits in fp32.
 Tensor cross_entropy(Graph& graph, const Tensor& logits, const Tensor& labels);
+// One element of each row of `width`, by its place in int64; its gradient lies in zeros.
+Tensor gather(Graph& graph, const Tensor& input, const Tensor& places, std::int64_t width);
+// Of rows of `width`: the exponentials of what is below the largest are made in one tensor.
+Tensor log_sum_exp(Graph& graph, const Tensor& input, std::int64_t width);
 
 }  // namespace shardplan::eager

@@ -17,6 +17,8 @@ inline constexpr Label kBuffersRow = {kParameters, "buffers", DType::kBf16,
 inline constexpr Label kQuantizedRow = {
     kParameters, "parameters.quantized", DType::kBool,
     "frozen linear weights, packed, with scales of their blocks"};
+inline constexpr Label kReferenceRow = {kParameters, "reference_model", DType::kBf16,
+                                        "N: weights of a second model, which nothing trains"};
 inline constexpr Label kTowerRow = {
     kParameters, "vision_tower", DType::kBf16,
     "of the tower for pictures or sound, which no batch of text reaches"};

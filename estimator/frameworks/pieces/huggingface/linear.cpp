@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/pieces/eager/fake_quantize.h"
 #include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/huggingface/adaptive_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 #include "estimator/plan/units.h"
 
@@ -192,6 +193,16 @@ eager::Module adapted(Linear& linear) {
   return {.place = &linear, .name = "adapted", .parameters = {&linear.a}, .reads_others = true};
 }
 
+// sum.add_(term, alpha): a gradient that is scaled is a tensor of its own.
+Tensor added_in_place(Graph& graph, const Tensor& sum, const Tensor& term, bool is_scaled) {
+  NodeBuilder node(graph, {&sum, &term});
+  return node.finish(sum.detached(), [is_scaled](BackwardCall& call) {
+    const Tensor& gradient = call.gradients[0];
+    Tensor of_term = is_scaled ? call.graph.make(gradient.elements, gradient.dtype) : gradient;
+    return Tensors{std::move(call.gradients[0]), std::move(of_term)};
+  });
+}
+
 // peft's Linear.forward: the input in the adapter's type, which autocast casts back. Under autocast
 // a quantized layer's input and result stay as they are, DoRA's result in fp32 (bnb.py).
 Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
@@ -213,6 +224,10 @@ Tensor adapted_product(Graph& graph, Linear& linear, const Tensor& input) {
     const Tensor dropped = eager::call_module(graph, module, x, [&](const Tensor& whole) {
       return eager::dropout(graph, whole, linear.dropout);
     });
+    if (linear.scales.data.is_defined()) {
+      outer = adaptive_product(graph, linear, dropped);
+      return added_in_place(graph, result, outer, false);
+    }
     outer = linear.magnitude.data.is_defined()
                 ? decomposed(graph, linear, dropped, result)
                 : eager::scale(graph, adapter_product(graph, linear, dropped));
@@ -247,16 +262,6 @@ Tensor batched_product(Graph& graph, const Tensor& left, const Tensor& right) {
       }
     }
     return gradients;
-  });
-}
-
-// sum.add_(term, alpha): a gradient that is scaled is a tensor of its own.
-Tensor added_in_place(Graph& graph, const Tensor& sum, const Tensor& term, bool is_scaled) {
-  NodeBuilder node(graph, {&sum, &term});
-  return node.finish(sum.detached(), [is_scaled](BackwardCall& call) {
-    const Tensor& gradient = call.gradients[0];
-    Tensor of_term = is_scaled ? call.graph.make(gradient.elements, gradient.dtype) : gradient;
-    return Tensors{std::move(call.gradients[0]), std::move(of_term)};
   });
 }
 
@@ -346,6 +351,9 @@ void load_quantized(Graph& graph, Holder& holder, Linear& linear, std::optional<
 }
 
 Tensor project(Graph& graph, Linear& linear, const Tensor& input) {
+  if (linear.is_off != nullptr && *linear.is_off) {
+    return base_product(graph, linear, input);
+  }
   if (linear.rotation.data.is_defined()) {
     const eager::Module module = {&linear.rotation, "oft", {&linear.rotation}};
     return eager::call_module(graph, module, input,

@@ -32,11 +32,14 @@ struct Linear {
   double dropout = 0;
   DType adapter_dtype = DType::kFp32;  // as its module shows it outside its own forward pass
   eager::Parameter a, b;
+  eager::Parameter scales;     // AdaLoRA's E, of A's rows; undefined: none
+  eager::Tensor rank_number;   // and what it divides by
   eager::Parameter magnitude;  // DoRA's, of every output; undefined: none
   // OFT's, undefined: none. Rows are blocks of inputs, columns what lies above a block's diagonal.
   eager::Parameter rotation;
   std::int64_t block = 0;        // inputs that are turned together
   eager::Tensors block_indices;  // of rows and columns above the diagonal
+  const bool* is_off = nullptr;  // while the base layer runs alone (disable_adapter); none: never
 };
 
 // Packed values are bytes, or a frozen parameter in `floats`, which is sharded; scales belong to

@@ -209,6 +209,11 @@ void CausalLm::build_attention(Layer& layer) {
     build_norm(layer.query_norm, "q_norm", is_of_rows ? query : sizes_.head_dim);
     build_norm(layer.key_norm, "k_norm", is_of_rows ? key : sizes_.head_dim);
   }
+  if (class_.attends_in_fp32) {
+    const eager::InRow row(graph_.tape, kBuffersRow);
+    layer.positions =
+        graph_.make(job_.model.max_sequence_length * rotary_width(job_.model), DType::kFp32);
+  }
   if (has_gate && class_.gates_apart) {
     build_linear(layer.gate, kGate, "gate_proj", {hidden, query}, false);
   }
