@@ -14,112 +14,13 @@
 #include <string_view>
 #include <vector>
 
+#include "data/arguments/trainer_names.h"
+#include "data/arguments/trainer_optimizers.h"
 #include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
 namespace {
-
-// Values of a list of YAML, "a, b", or of a command line.
-std::vector<std::string> items_of(const RunArguments& arguments, const char* name) {
-  std::vector<std::string> items;
-  if (!arguments.has(name)) {
-    return items;
-  }
-  for (const std::string& text : arguments.texts(name)) {
-    std::size_t begin = 0;
-    while (begin < text.size()) {
-      const std::size_t end = std::min(text.find(", ", begin), text.size());
-      items.push_back(text.substr(begin, end - begin));
-      begin = end + 2;
-    }
-  }
-  std::erase_if(items, [](const std::string& item) {
-    return item.empty() || item == "[]" || item == "null" || item == "None";
-  });
-  return items;
-}
-
-// The expression that finds the text as it is.
-std::string escaped(std::string_view text) {
-  std::string pattern;
-  for (const char letter : text) {
-    if (std::string_view("\\^$.|?*+()[]{}").find(letter) != std::string_view::npos) {
-      pattern += '\\';
-    }
-    pattern += letter;
-  }
-  return pattern;
-}
-
-void add_rule(RunReading& run, const std::string& setting, const std::string& pattern,
-              bool trains) {
-  if (const std::string why = why_no_pattern(pattern); !why.empty()) {
-    refuse(run, setting + " " + shown(pattern, Encoding::kUnchecked) +
-                    ": no regular expression as ECMAScript has them (" + why + ")");
-    return;
-  }
-  run.job.name_rules.push_back({.pattern = pattern, .trains = trains});
-}
-
-void freeze_all(RunReading& run) {
-  run.job.name_rules.push_back({.pattern = "", .trains = false});
-}
-
-// utils/freeze.py, LayerNamePattern: from the beginning of a name, dots are dots but before a plus,
-// and a range of rows at the end makes zeros of a gradient that is there all the same.
-std::string axolotl_pattern(const std::string& written) {
-  static const std::regex range(R"(^(.+)\[([0-9]*)(:[0-9]*)?\]$)");
-  std::smatch parts;
-  const bool has_range =
-      std::regex_match(written, parts, range) && (parts[3].matched || parts[2].length() > 0);
-  const std::string name = has_range ? parts[1].str() : written;
-  std::string pattern = "^(?:";
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool is_dot = name[i] == '.' && (i + 1 == name.size() || name[i + 1] != '+');
-    pattern += is_dot ? "\\." : std::string(1, name[i]);
-  }
-  return pattern + ")";
-}
-
-void read_unfrozen(const TrainerFile& trainer, RunReading& run) {
-  const char* const setting = "unfrozen_parameters";
-  const std::vector<std::string> names = items_of(trainer.arguments, setting);
-  if (names.empty()) {
-    return;
-  }
-  if (run.job.adapters.rank > 0) {
-    refuse(run, std::string(setting) +
-                    " beside an adapter: names begin with base_model.model there, so that axolotl "
-                    "freezes every adapter whose name no expression fits from its beginning; "
-                    "without unfrozen_parameters the run is described");
-    return;
-  }
-  freeze_all(run);
-  for (const std::string& name : names) { add_rule(run, setting, axolotl_pattern(name), true); }
-}
-
-// Prefixes of names, and expressions that are found anywhere in them.
-void read_swift_rules(const TrainerFile& trainer, RunReading& run) {
-  const RunArguments& arguments = trainer.arguments;
-  if (run.job.adapters.rank > 0) {
-    return;  // tuner.py: of full training alone
-  }
-  const auto add_prefixes = [&](const char* name, bool trains) {
-    for (const std::string& prefix : items_of(arguments, name)) {
-      add_rule(run, name, std::string("^").append(escaped(prefix)), trains);
-    }
-  };
-  const auto add_pattern = [&](const char* name, bool trains) {
-    if (const std::string pattern = arguments.text_or(name, ""); !pattern.empty()) {
-      add_rule(run, name, pattern, trains);
-    }
-  };
-  add_prefixes("freeze_parameters", false);
-  add_pattern("freeze_parameters_regex", false);
-  add_prefixes("trainable_parameters", true);
-  add_pattern("trainable_parameters_regex", true);
-}
 
 // The first layers for a negative number, the last ones for others; LLaMA Pro's are every
 // stride-th.
@@ -359,9 +260,13 @@ void read_parts(const TrainerFile& trainer, RunReading& run, const Library& libr
   if (project == TrainerProject::kAxolotl) {
     read_unfrozen(trainer, run);
   } else if (project == TrainerProject::kSwift) {
-    read_swift_rules(trainer, run);
+    read_swift_names(trainer, run);
   } else if (trains_named_layers(trainer)) {
     read_named_layers(trainer, run);
+  } else if (trains_blocks(trainer)) {
+    freeze_all(run);
+    add_rule(run, "use_badam", "\\.layers\\." + std::to_string(fullest_block(trainer)) + "\\.",
+             true);
   } else if (is_on(trainer.arguments, "use_llama_pro")) {
     refuse(run, "use_llama_pro true: with finetuning_type freeze it is described");
   }

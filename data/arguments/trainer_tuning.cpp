@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "data/arguments/trainer_kernels.h"
+#include "data/arguments/trainer_optimizers.h"
 #include "data/arguments/trainer_parts.h"
 #include "data/arguments/trainer_quantized.h"
 #include "data/arguments/trainer_targets.h"
@@ -42,6 +43,40 @@ Method method_of(const TrainerFile& trainer) {
 
 bool is_lora(const Method& method) {
   return method.word == "lora" || method.word == "qlora";
+}
+
+// ms-swift's other tuners (swift/pipelines/train/tuner.py prepare_adapter).
+bool is_of_swift(const Method& method) {
+  const std::string_view setting = method.setting;
+  return setting == "tuner_type" || setting == "train_type";
+}
+bool is_adalora(const Method& method) {
+  return method.word == "adalora" && is_of_swift(method);
+}
+bool is_bottleneck(const Method& method) {
+  return method.word == "adapter" && is_of_swift(method);
+}
+bool is_llama_pro(const Method& method) {
+  return method.word == "llamapro" && is_of_swift(method);
+}
+
+// Why one of them is not described, "": it is no such word.
+std::string_view why_no_tuner(const Method& method) {
+  struct Reason {
+    std::string_view word, reason;
+  };
+  constexpr std::array kReasons = std::to_array<Reason>({
+      {"bone",
+       "peft has no BoneConfig from 0.19 on, of which ms-swift installs 0.20: it does not start"},
+      {"longlora",
+       "its attention asks for num_heads, which LlamaAttention of transformers 4.48 and later has "
+       "not: the first forward pass fails"},
+      {"boft",
+       "rotations by butterflies, which peft multiplies by a kernel that it compiles as it starts"},
+      {"reft", "interventions behind layers by pyreft, which is not described"},
+  });
+  const auto* const found = std::ranges::find(kReasons, method.word, &Reason::word);
+  return found == kReasons.end() || !is_of_swift(method) ? "" : found->reason;
 }
 
 // LLaMA-Factory's word alone.
@@ -170,6 +205,18 @@ void read_rotations(const TrainerFile& trainer, RunReading& run) {
   read_trained_modules(trainer, run);
 }
 
+// swift/tuners/adapter.py: behind every FFN of the text model, by gelu.
+void read_bottleneck(const TrainerFile& trainer, RunReading& run) {
+  const RunArguments& arguments = trainer.arguments;
+  Adapters& adapters = run.job.adapters;
+  adapters.kind = AdapterKind::kBottleneck;
+  adapters.rank = arguments.integer_or("adapter_length", 128, 1, kMaxRank);
+  adapters.targets[static_cast<std::size_t>(LinearLayer::kDown)] = true;
+  if (arguments.text_or("adapter_act", "gelu") != "gelu") {
+    refuse(run, shown_setting(arguments, "adapter_act") + ": gelu is described");
+  }
+}
+
 void read_adapters(const TrainerFile& trainer, RunReading& run) {
   const Method method = method_of(trainer);
   if (method.word == "full" || trains_named_layers(trainer)) {
@@ -183,16 +230,26 @@ void read_adapters(const TrainerFile& trainer, RunReading& run) {
   if (is_oft(method)) {
     return read_rotations(trainer, run);
   }
-  if (!is_lora(method)) {
+  if (is_bottleneck(method)) {
+    return read_bottleneck(trainer, run);
+  }
+  if (is_llama_pro(method)) {
+    return;  // whose layers are read by name
+  }
+  if (!is_lora(method) && !is_adalora(method)) {
+    const std::string_view why = why_no_tuner(method);
     refuse(run, std::string(method.setting) + " " + shown(method.word, Encoding::kUnchecked) +
-                    ": full and lora are described");
+                    ": " + (why.empty() ? "" : std::string(why) + "; ") +
+                    "full and lora are described");
     return;
   }
   const RunArguments& arguments = trainer.arguments;
   Adapters& adapters = run.job.adapters;
+  adapters.kind = is_adalora(method) ? AdapterKind::kAdaLora : AdapterKind::kLora;
   const char* const rank = first_set(arguments, {"lora_rank", "lora_r", "peft_config.r"});
-  adapters.rank =
-      rank == nullptr ? trainer.defaults.lora_rank : arguments.integer_or(rank, 0, 1, kMaxRank);
+  adapters.rank = is_adalora(method) ? arguments.integer_or("adalora_init_r", 12, 1, kMaxRank)
+                  : rank == nullptr  ? trainer.defaults.lora_rank
+                                     : arguments.integer_or(rank, 0, 1, kMaxRank);
   const char* const dropout =
       arguments.has("peft_config.lora_dropout") ? "peft_config.lora_dropout" : "lora_dropout";
   adapters.dropout = arguments.number_or(dropout, trainer.defaults.lora_dropout, 0, 1);
@@ -231,7 +288,7 @@ bool has_wide_ends(const TrainerFile& trainer, const TrainerTypes& types, bool i
 // Whether weights that are trained become fp32 (LLaMA-Factory model/adapter.py, init_adapter).
 bool widens_trained(const TrainerFile& trainer) {
   return trainer.defaults.project == TrainerProject::kFactory && !trains_adapters(trainer) &&
-         !is_on(trainer.arguments, "pure_bf16");
+         !is_on(trainer.arguments, "pure_bf16") && !trains_blocks(trainer);
 }
 
 // accelerate's word counts where the trainer says neither.
@@ -260,7 +317,11 @@ void read_mixed(const TrainerFile& trainer, TrainerTypes& types) {
 
 bool trains_adapters(const TrainerFile& trainer) {
   const Method method = method_of(trainer);
-  return is_lora(method) || is_oft(method);
+  return is_lora(method) || is_oft(method) || is_adalora(method) || is_bottleneck(method);
+}
+
+std::string tuner_word(const TrainerFile& trainer) {
+  return method_of(trainer).word;
 }
 
 void read_tuning(const TrainerFile& trainer, RunReading& run) {

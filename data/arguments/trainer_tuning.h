@@ -10,6 +10,9 @@ namespace shardplan {
 // Adapters and quantized weights of the job; refuses what is neither LoRA nor bitsandbytes'.
 void read_tuning(const TrainerFile& trainer, RunReading& run);
 
+// How the model is tuned, in the program's own word: "full", "lora" or another.
+std::string tuner_word(const TrainerFile& trainer);
+
 // Types without DeepSpeed, which has its own.
 struct TrainerTypes {
   Precision precision = Precision::kFp32;  // of products

@@ -120,9 +120,15 @@ std::string text_of(const Adapters& adapters) {
   if (adapters.rank == 0) {
     return "";
   }
+  if (adapters.kind == AdapterKind::kBottleneck) {
+    return "bottlenecks of " + std::to_string(adapters.rank) + " behind every FFN, of " +
+           std::string(name_of(adapters.dtype));
+  }
   const std::string targets = text_of_targets(adapters);
-  std::string text = (adapters.kind == AdapterKind::kOft ? "rotations in blocks of " : "rank ") +
-                     std::to_string(adapters.rank) + " on " +
+  const std::string_view size = adapters.kind == AdapterKind::kOft       ? "rotations in blocks of "
+                                : adapters.kind == AdapterKind::kAdaLora ? "AdaLoRA of rank "
+                                                                         : "rank ";
+  std::string text = std::string(size) + std::to_string(adapters.rank) + " on " +
                      (targets == "all" ? "all linear layers" : targets);
   if (adapters.dropout > 0) {
     text += ", dropout " + exact_text(adapters.dropout);
@@ -160,8 +166,11 @@ AdapterKind read_kind(ObjectReader& reader) {
   const std::string kind = reader.string_or("kind", std::string(name_of(AdapterKind::kLora)));
   const auto* const found = std::ranges::find(kAdapterKindNames, kind);
   if (found == kAdapterKindNames.end()) {
-    throw reader.error("kind", "found \"" + shown(kind, Encoding::kUtf8) +
-                                   "\", expected lora or oft, whose rank is the size of a block");
+    throw reader.error(
+        "kind",
+        "found \"" + shown(kind, Encoding::kUtf8) +
+            "\", expected lora, oft, adalora or bottleneck; oft's rank is the size of a block, "
+            "a bottleneck's its width");
   }
   return static_cast<AdapterKind>(found - kAdapterKindNames.begin());
 }

@@ -46,6 +46,8 @@ struct HostTable {
   HostCost sharded_ends = {};
   double update_s = 0;         // clipping and optimizer, a layer
   double expert_update_s = 0;  // and each of its experts
+  // Of a layer whose weights are divided by tp, one operator after the other.
+  double tensor_parallel_update_s = 0;
 
   // Hooks that gather parameters and reduce gradients: of a layer and of the ends of a microbatch,
   // and what each weight adds.

@@ -32,6 +32,11 @@ enum class OptimizerKind {
   kPagedLion,
   kLion8bit,
   kPagedLion8bit,
+  kGaLore,    // AdamW of gradients of matrices, projected by their singular vectors
+  kApollo,    // AdamW's scale of channels, of gradients projected at random
+  kAdamMini,  // one second moment a head, a row or a vector
+  kBAdam,     // AdamW of one block after the other, in fp32 beside its weights
+  kMuonClip,  // ms-swift's Muon, which bounds products of queries and keys
 };
 constexpr bool is_paged(OptimizerKind optimizer) {
   using enum OptimizerKind;
@@ -45,7 +50,7 @@ constexpr bool is_of_bitsandbytes(OptimizerKind optimizer) {
 }
 
 enum class TrainedParameters { kAll, kAdapters, kNamed };
-inline constexpr std::array<NamedValue<OptimizerKind>, 15> kOptimizerKinds = {{
+inline constexpr std::array<NamedValue<OptimizerKind>, 20> kOptimizerKinds = {{
     {.value = OptimizerKind::kAdamW, .name = "adamw"},
     {.value = OptimizerKind::kSgdMomentum, .name = "sgd_momentum"},
     {.value = OptimizerKind::kMuon, .name = "muon"},
@@ -61,6 +66,11 @@ inline constexpr std::array<NamedValue<OptimizerKind>, 15> kOptimizerKinds = {{
     {.value = OptimizerKind::kPagedLion, .name = "paged_lion"},
     {.value = OptimizerKind::kLion8bit, .name = "lion_8bit"},
     {.value = OptimizerKind::kPagedLion8bit, .name = "paged_lion_8bit"},
+    {.value = OptimizerKind::kGaLore, .name = "galore"},
+    {.value = OptimizerKind::kApollo, .name = "apollo"},
+    {.value = OptimizerKind::kAdamMini, .name = "adam_mini"},
+    {.value = OptimizerKind::kBAdam, .name = "badam"},
+    {.value = OptimizerKind::kMuonClip, .name = "muonclip"},
 }};
 inline constexpr std::array<NamedValue<TrainedParameters>, 3> kTrainedParameters = {{
     {.value = TrainedParameters::kAll, .name = "all"},

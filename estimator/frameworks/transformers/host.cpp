@@ -17,6 +17,7 @@ constexpr auto kNumbers = std::to_array<HostNumber>({
     {.name = "ends", .member = &HostTable::ends},
     {.name = "loss_chunk", .member = &HostTable::loss_chunk},
     {.name = "tensor_parallel", .member = &HostTable::tensor_parallel},
+    {.name = "tensor_parallel_update", .member = &HostTable::tensor_parallel_update_s},
     {.name = "sharded", .member = &HostTable::sharded},
     {.name = "sharded_ends", .member = &HostTable::sharded_ends},
 });

@@ -49,11 +49,28 @@ void play_muon(eager::Graph& graph, const eager::Parameter& matrix, Tensor& last
   last = orthogonal;
 }
 
+void orthogonalize_by_operators(eager::Graph& graph, Tensor& matrix, SquareMatrices& squares,
+                                std::int64_t small) {
+  const std::int64_t elements = matrix.elements;
+  const auto make_square = [&] { return graph.make_product(small * small, DType::kBf16); };
+  for (int step = 0; step < kNewtonSchulzSteps; ++step) {
+    squares.gram = make_square();
+    {
+      const Tensor scaled = make_square();
+      const Tensor scaled_again = make_square();
+      const Tensor product = make_square();
+      squares.polynomial = make_square();
+    }
+    const Tensor scaled = graph.make(elements, DType::kBf16);
+    const Tensor product = graph.make_product(elements, DType::kBf16);
+    matrix = graph.make(elements, DType::kBf16);
+  }
+}
+
 void play_moonshot_muon(eager::Graph& graph, const eager::Parameter& matrix, std::int64_t held,
                         Tensor& last) {
   const std::int64_t elements = matrix.data.elements;
   const std::int64_t small = std::min(matrix.rows, elements / matrix.rows);
-  const auto make_square = [&] { return graph.make_product(small * small, DType::kBf16); };
   const Tensor update = graph.make(held, matrix.dtype);
   const Tensor whole = graph.make(held < elements ? elements : 0, matrix.dtype);
   Tensor orthogonal;
@@ -61,19 +78,8 @@ void play_moonshot_muon(eager::Graph& graph, const eager::Parameter& matrix, std
     const Tensor narrow = graph.make(matrix.dtype == DType::kBf16 ? 0 : elements, DType::kBf16);
     orthogonal = graph.make(elements, DType::kBf16);
   }
-  Tensor gram, changed;
-  for (int step = 0; step < kNewtonSchulzSteps; ++step) {
-    gram = make_square();
-    {
-      const Tensor scaled = make_square();
-      const Tensor scaled_again = make_square();
-      const Tensor product = make_square();
-      changed = make_square();
-    }
-    const Tensor scaled = graph.make(elements, DType::kBf16);
-    const Tensor product = graph.make_product(elements, DType::kBf16);
-    orthogonal = graph.make(elements, DType::kBf16);
-  }
+  SquareMatrices squares;
+  orthogonalize_by_operators(graph, orthogonal, squares, small);
   last = held < elements ? graph.make(held, DType::kBf16) : orthogonal;
 }
 

@@ -13,6 +13,13 @@ namespace shardplan::transformers {
 bool is_for_muon(const eager::Parameter& parameter);
 // What the step of one matrix makes; `last` is what the step before has left.
 void play_muon(eager::Graph& graph, const eager::Parameter& matrix, eager::Tensor& last);
+// Newton-Schulz iterations by operators one after the other: of a matrix in bf16 whose smaller side
+// is `small`, and which stays what the last one made.
+struct SquareMatrices {
+  eager::Tensor gram, polynomial;
+};
+void orthogonalize_by_operators(eager::Graph& graph, eager::Tensor& matrix, SquareMatrices& squares,
+                                std::int64_t small);
 // The same of Moonshot's, of which a rank holds so many elements: a sharded matrix's momentum is
 // gathered whole.
 void play_moonshot_muon(eager::Graph& graph, const eager::Parameter& matrix, std::int64_t held,

@@ -46,7 +46,14 @@ Optimizer::Optimizer(eager::Graph& graph, const huggingface::Holder& holder, con
     : graph_(graph),
       holder_(holder),
       job_(job),
-      is_mixed_(plan.tp > 1 && job.profile.tensor_parallel_dtensors) {}
+      is_mixed_(plan.tp > 1 && job.profile.tensor_parallel_dtensors),
+      program_(program_optimizer(graph, job)) {}
+
+void Optimizer::begin(const std::vector<Parameter*>& trained) {
+  if (program_ != nullptr) {
+    program_->begin(trained);
+  }
+}
 
 bool Optimizer::is_factored(const Parameter& parameter) const {
   return !is_vector(parameter) && !holder_.flattens();
@@ -154,7 +161,12 @@ void Optimizer::make_state(const Parameter& parameter) {
     case kAdafactor: make_adafactor_state(parameter); break;
     case kSgdMomentum: keep(kExpAvgRow, elements, parameter.dtype); break;
     case kSgd:
-    case kDistMuon: break;
+    case kDistMuon:
+    case kGaLore:
+    case kApollo:
+    case kAdamMini:
+    case kBAdam:
+    case kMuonClip: break;
   }
 }
 
@@ -261,6 +273,9 @@ void Optimizer::step_muon(const std::vector<Parameter*>& trained) {
 
 // torchao makes a parameter's states in front of its step, others those of all.
 void Optimizer::step(const std::vector<Parameter*>& trained) {
+  if (program_ != nullptr) {
+    return program_->step(trained);
+  }
   const bool is_first = !std::exchange(has_state_, true);
   const bool is_torchao = job_.optimizer == OptimizerKind::kTorchaoAdamW8bit ||
                           job_.optimizer == OptimizerKind::kTorchaoAdamW4bit;

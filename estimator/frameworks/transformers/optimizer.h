@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <vector>
 
 #include "estimator/frameworks/pieces/huggingface/holder.h"
+#include "estimator/frameworks/transformers/program_optimizers.h"
 #include "estimator/plan/job.h"
 
 namespace shardplan::transformers {
@@ -15,8 +17,13 @@ class Optimizer {
   Optimizer(eager::Graph& graph, const huggingface::Holder& holder, const Job& job,
             const Plan& plan);
 
+  // The model is whole, and nothing has run.
+  void begin(const std::vector<eager::Parameter*>& trained);
   // The first step makes the states, one parameter after the other.
   void step(const std::vector<eager::Parameter*>& trained);
+
+  // Of a parameter whose gradient is there, before those of others (OptimizerSteps::kInBackward).
+  void step_alone(eager::Parameter& parameter) { program_->step_alone(parameter); }
 
   // Bytes of a parameter's paged state, which is managed memory: PyTorch's allocator has no part in
   // it, and its pages lie on the GPU as long as there is room.
@@ -50,6 +57,7 @@ class Optimizer {
   bool has_maps_ = false;
   std::set<std::int64_t> tuned_;  // sizes of parameters whose kernels are
   eager::Tensors states_;
+  const std::unique_ptr<ProgramOptimizer> program_;  // none: what follows the Trainer's own names
 };
 
 }  // namespace shardplan::transformers

@@ -192,11 +192,6 @@ double offloaded_step_s(const Job& job, const Plan& /*plan*/, const UpdatedEleme
   return on_gpu_s + elements * (of.fused_host_adam_bytes + kClipped) / rate;
 }
 
-// Clipping and AdamW of a layer's DTensors, one operator after the other: of what two ranks of tp
-// take on two H200 (data/measured/README.md, trainer_parallel_h200), the share that the same
-// operators have of such a layer on a CPU.
-constexpr double kDividedUpdate_s = 4.9e-3;
-
 bool is_updated_one_by_one(const Job& job, const Plan& plan) {
   return plan.tp > 1 && job.profile.tensor_parallel_dtensors &&
          job.optimizer == OptimizerKind::kAdamW;
@@ -204,7 +199,8 @@ bool is_updated_one_by_one(const Job& job, const Plan& plan) {
 
 double one_by_one_s(const Job& job, const Plan& plan, const RankParameters& rank, double host_s) {
   const HostTable* table = host_table(job.profile);
-  const double layer_s = table != nullptr ? host_factor(job, *table) * kDividedUpdate_s : 0;
+  const double layer_s =
+      table != nullptr ? host_factor(job, *table) * table->tensor_parallel_update_s : 0;
   return std::max(
       elementwise_s(job.cluster.gpu, number(rank.held.total()) * step_kernels(job, plan)),
       host_s + number(std::ssize(job.model.layers)) * layer_s);
@@ -216,7 +212,7 @@ std::optional<double> matrix_step_s(const Job& job, const Plan& plan,
   if (is_updated_one_by_one(job, plan)) {
     return one_by_one_s(job, plan, rank, host_s);
   }
-  if (job.optimizer != OptimizerKind::kMuon) {
+  if (job.optimizer != OptimizerKind::kMuon && job.optimizer != OptimizerKind::kMuonClip) {
     return std::nullopt;
   }
   const double others = number(rank.held.total()) - muon_elements(job);

@@ -386,7 +386,6 @@ TEST_CASE("what is not described is refused by name, whatever divides the model"
   using enum TrainerProject;
   says(kAxolotl, "activation_offloading", "hidden_states", "bring inputs of layers back");
   says(kTransformers, "activation_offloading", "true", "described for TRL and axolotl");
-  says(kSwift, "optimizer", "muonclip", "bounds the products of queries and keys");
   CHECK(of({{"accelerate.parallelism_config.parallelism_config_tp_size", "2"}})
             .find("whose product is 2 of 8 ranks") != std::string::npos);
 }

@@ -227,8 +227,8 @@ TEST_CASE("adapters and quantization are read strictly") {
   const auto message = [&](const std::string& tuning) {
     return message_of([&] { read_training(tuning); });
   };
-  CHECK(message(R"("adapters": {"kind": "boft", "rank": 32})").find("expected lora or oft") !=
-        std::string::npos);
+  CHECK(message(R"("adapters": {"kind": "boft", "rank": 32})")
+            .find("expected lora, oft, adalora or bottleneck") != std::string::npos);
   CHECK(message(R"("adapters": {"rank": 8}, "trained": "all")").find("/training/trained: found") !=
         std::string::npos);
   CHECK(message(R"("adapters": {"rank": 0})").find("/training/adapters/rank: found integer 0") !=
@@ -418,10 +418,11 @@ TEST_CASE("wrong training members are refused") {
         at + "/micro_batch: found 1025 sequences of 1048576 tokens, expected at most 1073741824 "
              "tokens in a microbatch");
   CHECK(why_training(R"({"sequence_length": 1, "global_batch": 8, "optimizer": "adam"})") ==
-        at + "/optimizer: found \"adam\", expected one of adamw, sgd_momentum, muon, "
-             "dist_muon, sgd, adafactor, adamw_8bit, paged_adamw, paged_adamw_8bit, "
-             "torchao_adamw_8bit, torchao_adamw_4bit, lion, paged_lion, lion_8bit, "
-             "paged_lion_8bit; did you mean \"adamw\"?");
+        at +
+            "/optimizer: found \"adam\", expected one of adamw, sgd_momentum, muon, "
+            "dist_muon, sgd, adafactor, adamw_8bit, paged_adamw, paged_adamw_8bit, "
+            "torchao_adamw_8bit, torchao_adamw_4bit, lion, paged_lion, lion_8bit, "
+            "paged_lion_8bit, galore, apollo, adam_mini, badam, muonclip; did you mean \"adamw\"?");
 }
 
 TEST_CASE("wrong lines are refused where they are wrong") {

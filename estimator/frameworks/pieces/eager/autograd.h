@@ -77,6 +77,8 @@ struct Parameter {
   bool is_reached = true;     // by gradients, where it is trained
   bool is_embedding = false;  // of a table of tokens
   bool is_end = false;        // that, or the head
+  bool is_bias = false;
+  bool is_query_or_key = false;  // or their projection's weight
 };
 
 // Where saved tensors go while it is the innermost (torch.autograd.graph.saved_tensors_hooks).

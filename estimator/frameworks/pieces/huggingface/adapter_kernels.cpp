@@ -11,16 +11,17 @@ namespace {
 
 // bitsandbytes 0.50: 4-bit weights are unpacked for a product in either direction (autograd/
 // _functions.py MatMul4Bit), half a byte and a scale of 64 read, 2 written; with scales quantized
-// as well these are made fp32 first, 1 and 4 a block. LLM.int8 (MatMul8bitLt) unpacks in backward:
-// 1 read, 2 written, scaled in place 4.
-Passes unpacked_weight(const QuantizedWeights& quantized) {
+// as well these are made fp32 first, 1 and 4 a block. LLM.int8 (MatMul8bitLt) unpacks in backward
+// to the type of its input, `input_bytes`: 1 read, one written, and scaled in place.
+Passes unpacked_weight(const QuantizedWeights& quantized, double input_bytes) {
   const double scales = quantized.is_double ? (1 + 4 + 4) / 64. : 4 / 64.;
   const KernelBytes packed = {.fused = 0.5 + scales + 2};
   switch (quantized.kind) {
     case Quantization::kNone: return {};
     case Quantization::kNf4:
     case Quantization::kFp4: return {.forward = packed, .backward = packed};
-    case Quantization::kInt8: return {.backward = {.streamed = 4, .converted = 3}};
+    case Quantization::kInt8:
+      return {.backward = {.streamed = 2 * input_bytes, .converted = 1 + input_bytes}};
   }
   return {};
 }
@@ -31,12 +32,22 @@ struct AroundLinear {
   Passes output = {};
 };
 
-// LLM.int8: its input to fp16 and to integers with their scales; sums to fp16 and to bf16.
-AroundLinear around_quantized(const BlockContext& context) {
+// Bytes an element of what LLM.int8 takes for a layer's input and gives back. The norms' outputs
+// are fp32 where their weights are, so the FFN is; attention's output is not.
+double int8_input_bytes(const BlockContext& context, const LinearWeight& weight) {
+  return has_wide_stream(context.job, context.plan) && weight.place != LinearLayer::kOutput
+             ? 4
+             : context.element_bytes;
+}
+
+// LLM.int8: its input to fp16, magnitudes, their comparison, whether there is any, and integers
+// with their scales (int8_vectorwise_quant); sums to fp16 and to the input's type.
+AroundLinear around_quantized(const BlockContext& context, const LinearWeight& weight) {
   const Quantization kind = context.job.quantized.kind;
   if (kind == Quantization::kInt8) {
-    return {.input = {.forward = {.converted = 4 + 3}},
-            .output = {.forward = {.converted = 6 + 4}}};
+    const double e = int8_input_bytes(context, weight);
+    return {.input = {.forward = {.streamed = 4 + 3 + 1, .converted = e + 2 + 3}},
+            .output = {.forward = {.converted = 6 + 2 + e}}};
   }
   const bool casts = kind != Quantization::kNone && has_wide_stream(context.job, context.plan);
   constexpr KernelBytes kCast = {.converted = 6};  // Linear4bit.forward: to the input's type
@@ -111,6 +122,32 @@ BlockTime rotation(const BlockContext& context, const LinearWeight& weight) {
   return time;
 }
 
+// AdaLoRA's output is scaled, divided into fp32 and added from there; backward its gradient goes
+// the same way (peft 0.20 tuners/adalora/layer.py SVDLinear.forward). Over LoRA's scaling and sum.
+KernelBytes divided_output(const BlockContext& context) {
+  const double e = context.element_bytes;
+  return {.streamed = 2 * e, .converted = (e + 4) + 4};
+}
+
+// Behind an FFN of that last layer: a product to `rank` numbers and one back; the output to fp32
+// and twice to the type of products, gelu, and a sum.
+BlockTime bottleneck(const BlockContext& frozen, const LinearWeight& weight) {
+  BlockContext context = frozen;
+  context.trains_weights = true;
+  const std::int64_t rank = context.job.adapters.rank;
+  const Precision precision = context.plan.precision;
+  const double e = context.element_bytes;
+  BlockTime time =
+      linear(context, {.m = context.tokens, .n = rank, .k = weight.outputs}, precision);
+  add(time, linear(context, {.m = context.tokens, .n = weight.outputs, .k = rank}, precision));
+  add(time, memory_bound(context, number(context.tokens * weight.outputs),
+                         {.forward = {.streamed = 3 * e, .converted = 3 * (e + 4)},
+                          .backward = {.streamed = 3 * e, .converted = 3 * (e + 4)}}));
+  add(time, memory_bound(context, number(context.tokens * rank),
+                         {.forward = {.streamed = 2 * e}, .backward = {.streamed = 3 * e}}));
+  return time;
+}
+
 BlockTime adapter(const BlockContext& frozen, const LinearWeight& weight) {
   BlockContext context = frozen;
   context.trains_weights = true;
@@ -125,6 +162,28 @@ BlockTime adapter(const BlockContext& frozen, const LinearWeight& weight) {
   if (context.job.adapters.decomposes_weights) {
     add(time, decomposition(frozen, weight));
   }
+  if (context.job.adapters.kind == AdapterKind::kAdaLora) {
+    const KernelBytes around = divided_output(context);
+    add(time, memory_bound(context, number(context.tokens * weight.outputs),
+                           {.forward = around, .backward = around}));
+  }
+  return time;
+}
+
+// The gradient of LLM.int8's input is a product of the input's type, since autograd functions run
+// backward without autocast (MatMul8bitLt.backward): in fp32, outside the tensor cores as PyTorch
+// has it by default, where the input is.
+BlockTime wide_gradient(const BlockContext& context, const LinearWeight& weight) {
+  BlockTime time;
+  if (context.job.quantized.kind == Quantization::kInt8 && int8_input_bytes(context, weight) == 4) {
+    const ProductShape shape = {.m = context.tokens, .n = weight.outputs, .k = weight.inputs};
+    BlockContext unnoted = context;
+    unnoted.log = nullptr;
+    unnoted.mix = nullptr;
+    time.backward_input_s = linear(unnoted, shape, Precision::kFp32).backward_input_s -
+                            linear(unnoted, shape, context.plan.precision).backward_input_s;
+    note(context, PieceKind::kProduct, time);
+  }
   return time;
 }
 
@@ -135,11 +194,16 @@ BlockTime beside_product(const BlockContext& context, const LinearWeight& weight
     add(time, memory_bound(context, number(weight.elements()), {.forward = {.converted = 6}}));
   }
   if (job.quantized.is_on(weight.place)) {
-    add(time, memory_bound(context, number(weight.elements()), unpacked_weight(job.quantized)));
-    add(time, around(context, weight, around_quantized(context)));
+    add(time, memory_bound(context, number(weight.elements()),
+                           unpacked_weight(job.quantized, int8_input_bytes(context, weight))));
+    add(time, around(context, weight, around_quantized(context, weight)));
+    add(time, wide_gradient(context, weight));
   }
   if (has_adapter(job, weight.place)) {
     add(time, adapter(context, weight));
+  }
+  if (has_bottleneck(job, weight.place)) {
+    add(time, bottleneck(context, weight));
   }
   return time;
 }

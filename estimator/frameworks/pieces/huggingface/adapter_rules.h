@@ -110,13 +110,17 @@ inline constexpr ValidityRule kPlainOnExperts = {
               "neither, or no adapters on gate_proj, up_proj and down_proj");
         }};
 
-// Rotations as they were read, by one GPU or DistributedDataParallel (peft 0.21
-// tuners/oft/layer.py, Linear; autocast around parameters in fp32).
-inline std::string unread_rotation(const Job& job, const Plan& plan) {
+// Other adapters than LoRA as they were read, by one GPU or DistributedDataParallel (peft 0.21
+// tuners/oft/layer.py, Linear; autocast around parameters in fp32). AdaLoRA takes dropout, and its
+// layers on quantized weights are others.
+inline std::string unread_with_kind(const Job& job, const Plan& plan) {
   const Adapters& adapters = job.adapters;
-  return job.model.has_moe_layers()                  ? "experts"
-         : adapters.decomposes_weights               ? "DoRA"
-         : adapters.dropout > 0                      ? "dropout"
+  const bool is_quantized = job.quantized.kind != Quantization::kNone;
+  return job.model.has_moe_layers()                                       ? "experts"
+         : adapters.decomposes_weights                                    ? "DoRA"
+         : adapters.dropout > 0 && adapters.kind != AdapterKind::kAdaLora ? "dropout"
+         : is_quantized && adapters.kind != AdapterKind::kOft             ? "quantized weights"
+         : job.profile.ffn_tiles > 0 && adapters.kind == AdapterKind::kBottleneck ? "ffn_tiles"
          : job.profile.adapter_kernels               ? "adapter_kernels"
          : job.quantized.kind == Quantization::kInt8 ? "int8 weights"
          : plan.zero > 0                             ? "zero " + number_text(plan.zero)
@@ -127,13 +131,14 @@ inline constexpr ValidityRule kRotationsAsRead = {
     .reads = {PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return job.adapters.rank > 0 && job.adapters.kind == AdapterKind::kOft &&
-                 !unread_rotation(job, plan).empty();
+          return job.adapters.rank > 0 && job.adapters.kind != AdapterKind::kLora &&
+                 !unread_with_kind(job, plan).empty();
         },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "adapters.kind", "oft with " + unread_rotation(job, plan),
-                              "lora, or oft on dense models with zero 0");
+          const std::string kind(name_of(job.adapters.kind));
+          return not_modelled(job, "adapters.kind", kind + " with " + unread_with_kind(job, plan),
+                              "lora, or " + kind + " on dense models with zero 0");
         }};
 
 // Experts one after the other read a weight that peft has made of all of them, expert by expert.

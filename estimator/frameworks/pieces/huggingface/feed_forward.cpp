@@ -4,12 +4,14 @@
 
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/eager/module.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
 
 namespace shardplan::huggingface {
 namespace {
 
 using eager::BackwardCall;
 using eager::Graph;
+using eager::InRow;
 using eager::NodeBuilder;
 using eager::Tensor;
 using eager::Tensors;
@@ -85,10 +87,35 @@ Tensor gated_halves(Graph& graph, const Tensor& rows) {
   });
 }
 
-Tensor feed_forward(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
+namespace {
+
+Tensor plain_feed_forward(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
   const Tensor product = activated(graph, layer, input, uses_liger);
   const Tensor output = project(graph, layer.down, product);
   return layer.scales_parts ? eager::scale(graph, output) : output;
+}
+
+// ms-swift 3602360 swift/tuners/adapter.py AdapterModule.forward: what the FFN gives in the type of
+// the weights, by way of gelu, is added to itself in the type of products.
+Tensor behind_bottleneck(Graph& graph, const FeedForward& layer, const Tensor& output) {
+  const InRow row(graph.tape, kAdapterActivationRow);
+  const Tensor x = eager::to(graph, output, layer.narrowing.weight.data.dtype);
+  Tensor inner = eager::linear(graph, x, layer.narrowing.weight.data, layer.narrowing.shape,
+                               layer.narrowing.bias.data);
+  inner = activate(graph, Activation::kGelu, inner);
+  const Tensor wide = eager::linear(graph, inner, layer.widening.weight.data, layer.widening.shape,
+                                    layer.widening.bias.data);
+  inner = {};
+  const Tensor identity = eager::to(graph, x, wide.dtype);
+  return eager::to(graph, eager::add(graph, identity, wide), output.dtype);
+}
+
+}  // namespace
+
+Tensor feed_forward(Graph& graph, FeedForward& layer, const Tensor& input, bool uses_liger) {
+  const Tensor output = plain_feed_forward(graph, layer, input, uses_liger);
+  return layer.narrowing.weight.data.is_defined() ? behind_bottleneck(graph, layer, output)
+                                                  : output;
 }
 
 }  // namespace shardplan::huggingface

@@ -12,7 +12,8 @@ namespace shardplan::huggingface {
 
 struct FeedForward {
   Linear gate, up, down;
-  Linear gate_up;  // in place of gate and up
+  Linear gate_up;              // in place of gate and up
+  Linear narrowing, widening;  // of a bottleneck behind the FFN; undefined: none
   Activation activation = Activation::kSilu;
   XieluWeights xielu;
   bool scales_parts = false;  // the gate in front of its activation, and the output
