@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "data/arguments/trainer_kernels.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -128,6 +129,12 @@ void read_swift_galore(const TrainerFile& trainer, RunReading& run) {
 // swift/optimizers/muonclip.py, MuonClipOptimizerCallback.
 void read_muonclip(const TrainerFile& trainer, RunReading& run) {
   run.job.optimizer = OptimizerKind::kMuonClip;
+  if (uses_flash_attention(trainer.arguments)) {
+    refuse(
+        run,
+        "optimizer muonclip with FlashAttention, whose inputs its norms do not see; attention of "
+        "PyTorch is described, attn_impl sdpa");
+  }
   std::string words = in_lower_case(trainer.arguments.text_or("optim_args", ""));
   std::erase(words, ' ');
   if (words.find("nesterov=true") != std::string::npos ||

@@ -82,6 +82,7 @@ TEST_CASE("what of these optimizers is not described is refused by name") {
   refuses(factory({{"use_badam", "true"}, {"badam_switch_mode", "fixed"}}), "badam_start_block");
   refuses(swift({{"use_galore", "true"}, {"galore_quantization", "true"}}), "Q-GaLore");
   refuses(swift({{"use_galore", "true"}, {"galore_with_embedding", "true"}}), "all linear layers");
+  refuses(swift({{"optimizer", "muonclip"}, {"attn_impl", "flash_attn"}}), "FlashAttention");
   refuses(swift({{"optimizer", "muonclip"}, {"optim_args", "nesterov=true"}}), "Nesterov");
   refuses(read_trainer_run(TrainerProject::kAxolotl, {{"optimizer", "muon"}}), "compiler");
   refuses(read_trainer_run(TrainerProject::kTrl, {{"use_galore", "true"}}), "use_galore true");

@@ -167,7 +167,7 @@ TEST_CASE("optimizers of programs are refused where programs refuse them, or the
                     changed.optimizer = OptimizerKind::kAdamMini;
                     changed.model.num_heads = 6;
                   },
-                  {"512^2"}}},
+                  {"131072 elements", "43690"}}},
                 trainer_plan(0));
 }
 
