@@ -122,6 +122,11 @@ bool is_accelerates(const FileChanges& file) {
   return file.has({"compute_environment"}) && file.has({"distributed_type"});
 }
 
+// What a program's file counts: a pair of texts is two sequences.
+std::int64_t samples_of(const Question& question) {
+  return question.plan.micro_batch / (has_pairs(question.job.profile.objective) ? 2 : 1);
+}
+
 // ms-swift's steps, and those of LLaMA-Factory's version 1, follow from the microbatch where
 // nothing says them.
 void change_batch(FileChanges& file, const ProjectKeys& keys, const Question& before,
@@ -130,7 +135,7 @@ void change_batch(FileChanges& file, const ProjectKeys& keys, const Question& be
   const bool differs = after.plan.micro_batch != before.plan.micro_batch ||
                        steps != num_microbatches(before.job, before.plan);
   if (after.plan.micro_batch != before.plan.micro_batch) {
-    file.set(keys.micro_batch, std::to_string(after.plan.micro_batch));
+    file.set(keys.micro_batch, std::to_string(samples_of(after)));
   }
   if (!differs) {
     return;

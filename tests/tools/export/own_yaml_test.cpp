@@ -122,6 +122,17 @@ TEST_CASE("LLaMA-Factory's own file says recomputation by what turns it off") {
   CHECK(contains(changed, "\ngradient_accumulation_steps: 4\n"));
 }
 
+// Eight sequences are four pairs; the global batch stays 16 sequences on one GPU.
+TEST_CASE("a file of pairs says how many pairs a microbatch has") {
+  const std::string text =
+      "base_model: Qwen/Qwen3-8B\nrl: dpo\nsequence_len: 4096\nadapter: lora\nlora_r: 16\n"
+      "lora_target_linear: true\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+      "gradient_checkpointing: true\nbf16: true\n";
+  const std::string changed = exported(text, "--micro-batch 8");
+  CHECK(contains(changed, "micro_batch_size: 4\n"));
+  CHECK(contains(changed, "gradient_accumulation_steps: 2\n"));
+}
+
 TEST_CASE("TRL's own file under FSDP says how much of it is sharded") {
   const std::string text =
       "model_name_or_path: Qwen/Qwen3-8B\ndataset_name: x\npacking: true\nmax_length: 4096\n"
