@@ -39,6 +39,10 @@ void read_targets(const RunArguments& arguments, RunReading& run) {
     const auto* const found = std::ranges::find(kModules, name, &MegatronModule::name);
     if (name == "all-linear") {
       set_targets(run.job.adapters, all_linear_targets());
+    } else if (name == "linear_qkv" && run.job.model.is_mla()) {
+      refuse(run, std::string(setting) +
+                      " linear_qkv: latent attention has none; all-linear, linear_proj, linear_fc1 "
+                      "and linear_fc2 are described");
     } else if (found != kModules.end()) {
       for (const LinearLayer place : found->places) {
         run.job.adapters.targets.at(static_cast<std::size_t>(place)) = true;

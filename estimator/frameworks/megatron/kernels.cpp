@@ -41,6 +41,11 @@ Passes bias_beside_residual(double e) {
   return {.forward = {.converted = e}, .backward = {.streamed = e / 2}};
 }
 
+// Without positions grouped queries are copied out of the packed projection all the same.
+bool copies_unturned(const ModelSpec& model) {
+  return model.learned_positions == 0 && model.num_kv_heads < model.num_heads;
+}
+
 // Layers with Transformer Engine or Apex. Norm 2, residual addition 3; backward 3 and the addition
 // of gradients 3. Attention takes packed queries, keys and values as they are without a rotary
 // embedding. With one and grouped queries these are copied out of the packed projection
@@ -58,12 +63,14 @@ LayerKernels engine_kernels(const Job& job, double e) {
   }
   kernels.plain = {.forward = {.fused = 2 * e}, .backward = {.fused = 3 * e}};
   if (turns_positions(model)) {
-    const double value = static_cast<double>(model.num_kv_heads) /
-                         static_cast<double>(std::max<std::int64_t>(1, model.num_heads));
-    const double copied = (model.num_kv_heads < model.num_heads ? 1 : 0) + value;
     const KernelBytes turned =
         at_share(job.cluster.gpu, 2 * e, &TimeConstants::engine_rotary_share);
     kernels.rotary = {.forward = turned, .backward = turned};
+  }
+  if (turns_positions(model) || copies_unturned(model)) {
+    const double value = static_cast<double>(model.num_kv_heads) /
+                         static_cast<double>(std::max<std::int64_t>(1, model.num_heads));
+    const double copied = (model.num_kv_heads < model.num_heads ? 1 : 0) + value;
     kernels.copies = {.forward = {.rearranged = 2 * e * copied},
                       .backward = {.fused = 2 * e * (1 + 2 * value)}};
   }

@@ -18,11 +18,8 @@ inline constexpr FrameworkLayout kLocalLayout = {.cuts_fused_qkv_evenly = true,
 // biases of router and experts (add_bias_linear), in Megatron-core since core_v0.15.0
 // (core/transformer/transformer_config.py); sinks in Transformer Engine since 2.8. Of qwen3_next
 // and qwen3_5: experimental_attention_variant gated_delta_net and attention_output_gate, since
-// core_v0.16.0. Of nemotron_h: MambaModel and squared_relu, whose experts of projected tokens
-// (moe_latent_size) are not described.
-inline constexpr ModelParts kModelParts =
-    kGptOssParts | kGatedDeltaParts |
-    ModelParts{ModelPart::kMamba2, ModelPart::kSingleParts, ModelPart::kReluSquared};
+// core_v0.16.0.
+inline constexpr ModelParts kModelParts = kGptOssParts | kGatedDeltaParts;
 
 // Transformer Engine fuses a norm into the one linear layer behind it, before grouped-query
 // attention and before a dense FFN, and Megatron-LM puts an IdentityOp in its place

@@ -6,6 +6,7 @@
 
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/frameworks/megatron/shared_streams.h"
 #include "estimator/frameworks/megatron/state.h"
 #include "estimator/frameworks/megatron/weights.h"
@@ -82,6 +83,11 @@ constexpr std::string_view kAdapterAssumption =
     "mcore-bridge and Transformer Engine 2.9 and are not measured; what the host needs to launch "
     "adapters is not counted in step times";
 
+// No run of a hybrid was measured.
+constexpr std::string_view kHybridAssumption =
+    "layers of Mamba-2: rows, kernels and launches follow the sources of Megatron-LM and mamba_ssm "
+    "2.3.2 and are not measured";
+
 }  // namespace
 
 void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
@@ -95,6 +101,9 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
   }
   if (has_shared_streams(job)) {
     assumptions.push_back({.text = std::string(kSharedStreamAssumption)});
+  }
+  if (is_hybrid(job)) {
+    assumptions.push_back({.text = std::string(kHybridAssumption)});
   }
   if (trains_adapters(job)) {
     assumptions.push_back({.text = std::string(kAdapterAssumption)});

@@ -173,7 +173,7 @@ OptionWidths option_widths(const Job& job) {
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
-    kKnownModelParts,
+    kKnownPartsOrHybrid,
     kZero,
     kPlainOr1F1B,
     kBf16Fp16OrFp8,

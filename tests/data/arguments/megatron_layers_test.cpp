@@ -106,8 +106,6 @@ TEST_CASE("layers that are not counted are refused by what they are") {
   CHECK(reading_of(without(kGptOss, "--softmax-type"), R"(, "--softmax-type": "off-by-one")")
             .unsupported ==
         "unsupported: --softmax-type off-by-one: another softmax than vanilla or learnable");
-  CHECK(reading_of(kGptOss, R"(, "--hybrid-layer-pattern": "M*M-")")
-            .unsupported.find("a hybrid model of core_v0.17.0 and later") != std::string::npos);
   CHECK(message_of([] { reading_of(without(kQwen3Next, "--linear-attention-freq")); })
             .find("--linear-attention-freq: found nothing, expected which layers are gated delta "
                   "nets") != std::string::npos);

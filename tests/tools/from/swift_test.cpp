@@ -135,6 +135,11 @@ TEST_CASE("other adapters of megatron sft are refused by name") {
                  "UNSUPPORTED  --modules-to-save router"));
   CHECK(contains(said("--tuner_type lora --lora_bias all"), "UNSUPPORTED  --lora-bias all"));
   CHECK(contains(said("--adapters out/checkpoint-1"), "UNSUPPORTED  --adapters"));
+  const std::string latent = with(kSft, "Qwen/Qwen3-30B-A3B-Base", "moonshotai/Moonlight-16B-A3B");
+  CHECK(contains(estimate(with(latent, "--packing true",
+                               "--packing true --tuner_type lora --target_modules linear_qkv"))
+                     .out,
+                 "UNSUPPORTED  --target-modules linear_qkv: latent attention has none"));
 }
 
 TEST_CASE("a capacity that pads no expert cuts nothing off even loads") {

@@ -53,6 +53,30 @@ void add_attention(std::vector<AdapterShape>& adapters, const Job& job, const Pl
   }
 }
 
+// core/transformer/multi_latent_attention.py: down-projections are whole on every rank, and of
+// plain queries there is none.
+void add_latent_attention(std::vector<AdapterShape>& adapters, const Job& job, const Plan& plan) {
+  const MlaSpec& mla = job.model.mla;
+  const std::int64_t hidden = job.model.hidden;
+  const std::int64_t heads = div_ceil(job.model.num_heads, plan.tp);
+  const auto add = [&](AdapterPlace place, std::int64_t inputs, std::int64_t outputs) {
+    adapters.push_back({.place = place, .inputs = inputs, .outputs = outputs});
+  };
+  if (adapts_projection(job)) {
+    add(AdapterPlace::kProjection, heads * mla.v_head_dim, hidden);
+  }
+  if (!adapts_qkv(job)) {
+    return;
+  }
+  if (mla.q_lora_rank > 0) {
+    add(AdapterPlace::kQueryDown, hidden, mla.q_lora_rank);
+  }
+  add(AdapterPlace::kQueryUp, mla.q_lora_rank > 0 ? mla.q_lora_rank : hidden,
+      heads * mla.qk_head_dim());
+  add(AdapterPlace::kKeyValueDown, hidden, mla.kv_lora_rank + mla.qk_rope_head_dim);
+  add(AdapterPlace::kKeyValueUp, mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim));
+}
+
 // in_proj makes so much, out_proj takes so much.
 void add_in_and_out(std::vector<AdapterShape>& adapters, const Job& job, std::int64_t made,
                     std::int64_t taken) {
@@ -72,7 +96,9 @@ void add_mixer(std::vector<AdapterShape>& adapters, const Job& job, const Plan& 
   const DeltaSpec& delta = job.model.delta;
   const MambaSpec& mamba = job.model.mamba;
   switch (mixer) {
-    case MixerKind::kAttention: return add_attention(adapters, job, plan);
+    case MixerKind::kAttention:
+      return job.model.is_mla() ? add_latent_attention(adapters, job, plan)
+                                : add_attention(adapters, job, plan);
     case MixerKind::kGatedDelta:
       return add_in_and_out(
           adapters, job,

@@ -22,7 +22,8 @@ inline bool trains_adapters(const Job& job) {
 }
 
 // Linear layers of Megatron-core by the places of Hugging Face's that they stand for: queries, keys
-// and values are one (linear_qkv), gate and up are one (linear_fc1).
+// and values are one (linear_qkv), of latent attention all four projections in front of it; gate
+// and up are one (linear_fc1).
 inline bool adapts_qkv(const Job& job) {
   return job.adapters.is_on(LinearLayer::kQuery);
 }
@@ -60,12 +61,16 @@ enum class AdapterPlace {
   kSharedFc2,
   kMixerInput,
   kMixerOutput,
-  kPrediction
+  kPrediction,
+  kQueryDown,  // of latent attention; plain queries are kQueryUp
+  kQueryUp,
+  kKeyValueDown,
+  kKeyValueUp
 };
 
 // A [rank, inputs] and B [outputs, rank] as one rank has them. Of column-parallel layers A is whole
 // on every tensor-parallel rank and B divided by outputs, of row-parallel ones A by inputs and B is
-// whole; experts have one each.
+// whole, of replicated ones both are whole; experts have one each.
 struct AdapterShape {
   AdapterPlace place = AdapterPlace::kQkv;
   std::int64_t inputs = 0;

@@ -139,6 +139,17 @@ void add_adapters_beside_products(const BlockContext& context, const LayerSpec& 
         begin_part(context, "projections");
         add(parts.projections, of_mixer(context, layer, shape));
         break;
+      case AdapterPlace::kQueryUp:
+      case AdapterPlace::kKeyValueUp:
+        begin_part(context, "projections");
+        add(parts.projections, of_layer(context, shape, /*is_column=*/true));
+        break;
+      case AdapterPlace::kQueryDown:
+      case AdapterPlace::kKeyValueDown:
+        begin_part(context, "projections");
+        add(parts.projections,
+            products(context, shape, {.a = context.sharded_tokens, .b = context.sharded_tokens}));
+        break;
       case AdapterPlace::kPrediction: break;  // of no layer
     }
   }

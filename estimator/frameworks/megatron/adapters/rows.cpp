@@ -21,7 +21,7 @@ struct AdapterRows {
 };
 
 // By AdapterPlace.
-constexpr std::array<AdapterRows, 11> kRows = {{
+constexpr std::array<AdapterRows, 15> kRows = {{
     {.dropped_input = "adapter.qkv_dropped_input",
      .dropout_mask = "adapter.qkv_dropout_mask",
      .low_rank = "adapter.qkv_low_rank",
@@ -87,6 +87,22 @@ constexpr std::array<AdapterRows, 11> kRows = {{
      .forward = Step::kForwardInput,
      .backward = Step::kBackwardInput,
      .last_backward = Step::kBackwardInput},
+    {.dropped_input = "adapter.query_down_dropped_input",
+     .dropout_mask = "adapter.query_down_dropout_mask",
+     .low_rank = "adapter.query_down_low_rank",
+     .last_backward = Step::kBackwardNorm},
+    {.dropped_input = "adapter.query_up_dropped_input",
+     .dropout_mask = "adapter.query_up_dropout_mask",
+     .low_rank = "adapter.query_up_low_rank",
+     .is_behind_norm = true},
+    {.dropped_input = "adapter.key_value_down_dropped_input",
+     .dropout_mask = "adapter.key_value_down_dropout_mask",
+     .low_rank = "adapter.key_value_down_low_rank",
+     .last_backward = Step::kBackwardNorm},
+    {.dropped_input = "adapter.key_value_up_dropped_input",
+     .dropout_mask = "adapter.key_value_up_dropout_mask",
+     .low_rank = "adapter.key_value_up_low_rank",
+     .is_behind_norm = true},
 }};
 
 // An adapter on its layer of this block.
@@ -116,13 +132,17 @@ bool is_column_parallel(AdapterPlace place) {
     case AdapterPlace::kFc1:
     case AdapterPlace::kSharedFc1:
     case AdapterPlace::kMixerInput:
-    case AdapterPlace::kPrediction: return true;
+    case AdapterPlace::kPrediction:
+    case AdapterPlace::kQueryUp:
+    case AdapterPlace::kKeyValueUp: return true;
     case AdapterPlace::kProjection:
     case AdapterPlace::kFc2:
     case AdapterPlace::kExpertsFc1:
     case AdapterPlace::kExpertsFc2:
     case AdapterPlace::kSharedFc2:
-    case AdapterPlace::kMixerOutput: break;
+    case AdapterPlace::kMixerOutput:
+    case AdapterPlace::kQueryDown:
+    case AdapterPlace::kKeyValueDown: break;
   }
   return false;
 }
@@ -148,6 +168,13 @@ void add_gathered(MegatronBlock& block, const Adapter& adapter) {
                  "r*T: gathered for A; or of B its input, gathered again, and that one's gradient");
 }
 
+// The product of plain latent queries has no norm of its own.
+bool is_behind_norm(const MegatronBlock& block, const Adapter& adapter) {
+  const bool is_plain_query =
+      adapter.shape.place == AdapterPlace::kQueryUp && block.job.model.mla.q_lora_rank == 0;
+  return adapter.names.is_behind_norm && !is_plain_query;
+}
+
 // Forward there are B's output, its product with the scale, and their sum with the layer's own
 // output: two more than one, when what the layer's own product gathered or summed is gone. Backward
 // the adapter runs first, and leaves its part of the gradient of the layer's input, beside which
@@ -166,7 +193,7 @@ void add_passing(MegatronBlock& block, const Adapter& adapter) {
                  "2*o*m: B's output, and scaled; less h*T that the layer's own product gathered");
   block.rows.use("adapter.input_gradient", input, dtype, names.backward, names.last_backward,
                  "i*n: the adapter's part of the gradient of the layer's input");
-  const std::int64_t sum = names.is_behind_norm && !whole_sequence ? input : 0;
+  const std::int64_t sum = is_behind_norm(block, adapter) && !whole_sequence ? input : 0;
   block.rows.use("adapter.gradients", std::max(sum, output - 2 * input - whole), dtype,
                  names.backward, names.backward,
                  "i*n: sum of both parts behind a norm; o*m, scaled, beyond the step's other rows");
@@ -220,6 +247,11 @@ void add_adapter(MegatronBlock& block, AdapterPlace place) {
                .low = own,
                .output = is_column ? all : own,
                .gathers = true});
+}
+
+void add_replicated_adapter(MegatronBlock& block, AdapterPlace place) {
+  const std::int64_t own = block.shape.sharded_tokens;
+  add_adapter(block, place, {.input = own, .low = own, .output = own});
 }
 
 void add_whole_adapter(MegatronBlock& block, AdapterPlace place) {

@@ -48,6 +48,8 @@ void add_adapter(MegatronBlock& block, AdapterPlace place, const AdapterTokens& 
 // Of a column-parallel layer, whose input lies divided over the sequence where that is, or of a
 // row-parallel one, whose output does.
 void add_adapter(MegatronBlock& block, AdapterPlace place);
+// Of a replicated layer, which works on this rank's part of the sequence.
+void add_replicated_adapter(MegatronBlock& block, AdapterPlace place);
 // Of a layer that has all tokens before and behind it, and leaves collectives to its callers.
 void add_whole_adapter(MegatronBlock& block, AdapterPlace place);
 

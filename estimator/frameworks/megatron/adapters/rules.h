@@ -84,8 +84,7 @@ inline constexpr ValidityRule kAdaptersInBf16 = {
 // What keeps or makes more than adapters' own tensors and was not described beside them.
 inline bool has_undescribed_model(const Job& job) {
   const bool trains_ends = job.adapters.trains_table || job.adapters.trains_head;
-  return job.model.is_mla() || has_local_layers(job) ||
-         (job.model.tied_embeddings && trains_ends) ||
+  return has_local_layers(job) || (job.model.tied_embeddings && trains_ends) ||
          (has_experts(job) && !job.profile.moe_grouped_gemm) ||
          job.profile.overlap_moe_expert_parallel_comm ||
          job.profile.deferred_embedding_wgrads > 0 ||
@@ -100,7 +99,7 @@ inline constexpr ValidityRule kAdaptersBeside = {
         [](const Job& job, const Plan&) {
           return not_modelled(
               job, "trained", name_of(trained_parameters(job)),
-              "adapters with grouped-query attention of Transformer Engine, grouped experts, "
+              "adapters with layers of Transformer Engine, grouped experts, "
               "tp_overlap exposed and AdamW, without overlap_moe_expert_parallel_comm, deferred "
               "gradients and trained copies of tied tables; or all parameters");
         }};

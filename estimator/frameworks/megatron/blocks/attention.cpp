@@ -61,17 +61,22 @@ void add_mla_compression(MegatronBlock& block) {
                     .dies = block.weight_step(Step::kBackwardQkv)};
   rows.keep("attention.q_down", s.sharded_tokens * mla.q_lora_rank, s.dtype, raw,
             "ql*u: input of the q norm");
-  rows.keep("attention.q_down_norm_output",
-            block.linear_elements(s.sharded_tokens * mla.q_lora_rank), block.linear_dtype(), normed,
-            "ql*u: input of the q up-projection");
+  const bool is_saved = saves_normed_input(block, adapts_qkv(block.job));
+  keep_where_saved(block, is_saved, "attention.q_down_norm_output",
+                   block.linear_elements(s.sharded_tokens * mla.q_lora_rank), block.linear_dtype(),
+                   normed, "ql*u: input of the q up-projection");
   rows.keep("attention.kv_down", s.sharded_tokens * kv_down, s.dtype, raw,
             "(kl+dr)*u: input of the kv norm and the rotary part of the keys");
-  rows.keep("attention.kv_down_norm_output",
-            block.linear_elements(s.sharded_tokens * mla.kv_lora_rank), block.linear_dtype(),
-            normed, "kl*u: input of the kv up-projection");
+  keep_where_saved(block, is_saved, "attention.kv_down_norm_output",
+                   block.linear_elements(s.sharded_tokens * mla.kv_lora_rank), block.linear_dtype(),
+                   normed, "kl*u: input of the kv up-projection");
   rows.use("attention.compressed_gradients",
            s.sharded_tokens * (mla.q_lora_rank + kv_down + mla.kv_lora_rank), s.dtype,
            Step::kBackwardQkv, Step::kBackwardQkv, "(ql+2*kl+dr)*u");
+  add_replicated_adapter(block, AdapterPlace::kQueryDown);
+  add_adapter(block, AdapterPlace::kQueryUp);
+  add_replicated_adapter(block, AdapterPlace::kKeyValueDown);
+  add_adapter(block, AdapterPlace::kKeyValueUp);
 }
 
 // Without a fused kernel queries and keys are multiplied with cosines and sines, each cast once for

@@ -58,6 +58,13 @@ void add_residual_stream(MegatronBlock& block) {
            Step::kForwardOutput, "h*u: becomes the input of the next layer");
 }
 
+// Of latent attention the norm stands alone, and its output is the down-projections' input.
+bool saves_norm_output(const MegatronBlock& block) {
+  const bool has_adapter = adapts_mixer_front(block);
+  return separate_norms(block.job, block.is_moe).attention ? saves_input(block, has_adapter)
+                                                           : saves_normed_input(block, has_adapter);
+}
+
 // The norm in front of what mixes tokens, part of the product behind it.
 void add_mixer_norm(MegatronBlock& block) {
   const BlockShape& s = block.shape;
@@ -80,7 +87,7 @@ void add_mixer_norm(MegatronBlock& block) {
                           separate_norms(block.job, block.is_moe).attention;
   rows.use("attention.norm_output_again", recomputed ? sequence : 0, s.dtype,
            Step::kBackwardProjection, Step::kBackwardNorm, kComputedAgain);
-  if (saves_normed_input(block, adapts_mixer_front(block))) {
+  if (saves_norm_output(block)) {
     keep_or_recompute(block, recomputed, Step::kBackwardProjection, "attention.norm_output",
                       block.linear_elements(sequence), block.linear_dtype(), norm,
                       "h*u: saved sharded by the linear layer, gathered again in backward");

@@ -18,10 +18,11 @@ inline bool is_hybrid(const Job& job) {
 // Whether attention turns queries and keys by their positions. Layers without rotary positions
 // beside others with them count as these.
 inline bool turns_positions(const ModelSpec& model) {
+  const auto turns = [](const LayerSpec& layer) {
+    return layer.mixer == MixerKind::kAttention && layer.has_rotary;
+  };
   return model.learned_positions == 0 &&
-         std::ranges::any_of(model.layers, [](const LayerSpec& layer) {
-           return layer.mixer != MixerKind::kAttention || layer.has_rotary;
-         });
+         (model.layers.empty() || std::ranges::any_of(model.layers, turns));
 }
 
 }  // namespace shardplan::megatron

@@ -3,15 +3,37 @@
 // core/models/mamba/{mamba_model,mamba_layer_specs}.py.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "estimator/frameworks/megatron/mixers/hybrid.h"
+#include "estimator/plan/model_parts.h"
 #include "estimator/validity/sizes.h"
 #include "estimator/validity/text.h"
 #include "estimator/validity/unsupported.h"
 #include "estimator/validity/validity.h"
 
 namespace shardplan::megatron {
+
+// Parts that Transformer Engine's layers have besides those of the layout: MambaModel's and
+// squared_relu, of nemotron_h, whose experts of projected tokens (moe_latent_size) are not
+// described.
+inline constexpr ModelParts kHybridModelParts = {ModelPart::kMamba2, ModelPart::kSingleParts,
+                                                 ModelPart::kReluSquared};
+inline std::optional<ModelPart> unknown_part(const Job& job) {
+  return missing_part(job.model, job.profile.layout.model_parts | kHybridModelParts);
+}
+inline constexpr ValidityRule kKnownPartsOrHybrid = {
+    .name = "unsupported: model.layers",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return unknown_part(job).has_value(); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "model.layers",
+              std::string(name_of(*unknown_part(job))) + " (" + job.model.family + ")",
+              "models without");
+        }};
 
 // mamba_stack_spec: Mamba-2 without projection biases, with a biased convolution and a gated norm,
 // beside grouped-query attention, FFNs and experts, each a layer of its own.

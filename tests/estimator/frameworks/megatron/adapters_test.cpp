@@ -278,6 +278,53 @@ TEST_CASE("all linear layers are those of a prediction module's projection, too"
   CHECK(kept_bytes(job, plan, BlockKind::kMtp) - kept == kTokens * 2 * (2 * kHidden + kRank));
 }
 
+// Latent attention of 8 heads with a query rank of 256, a rank of keys and values of 128, and heads
+// of 64 without, 32 with positions, and 64 of values.
+Job latent_job(const char* cluster) {
+  Job job = adapter_job(cluster);
+  job.model.attention = AttentionKind::kMla;
+  job.model.mla = {.q_lora_rank = 256,
+                   .kv_lora_rank = 128,
+                   .qk_nope_head_dim = 64,
+                   .qk_rope_head_dim = 32,
+                   .v_head_dim = 64};
+  return job;
+}
+
+TEST_CASE("latent attention has adapters on its four projections and the one behind") {
+  const auto elements = [](std::int64_t tp) {
+    return kRank * ((kHidden + 256) + (256 + 8 * 96 / tp) + (kHidden + 128 + 32) +
+                    (128 + 8 * 128 / tp) + (8 * 64 / tp + kHidden)) +
+           kRank * ((kHidden + 2 * kFfn / tp) + (kFfn / tp + kHidden));
+  };
+  CHECK(state_bytes(latent_job("1x1-h100"), {.zero = 1}, "parameters.dense") ==
+        2 * 2 * elements(1));
+  const Plan halves = {.tp = 2, .zero = 1, .sequence_parallel = true};
+  REQUIRE(!why_invalid(latent_job("1x2-h100"), halves));
+  CHECK(state_bytes(latent_job("1x2-h100"), halves, "parameters.dense") == 2 * 2 * elements(2));
+  Job plain = latent_job("1x1-h100");
+  plain.model.mla.q_lora_rank = 0;
+  CHECK(state_bytes(plain, {.zero = 1}, "parameters.dense") ==
+        2 * 2 * (elements(1) - kRank * (kHidden + 256) + kRank * (kHidden - 256)));
+}
+
+// Frozen down-projections save no input, up-projections drop their norms' outputs.
+TEST_CASE("frozen latent attention keeps no inputs of products but for adapters") {
+  const Job job = latent_job("1x1-h100");
+  Job all = job;
+  all.adapters = {};
+  CHECK(kept_bytes(job) == kept_bytes(all) + kTokens * 7 * 2 * kRank);
+  Job ffn = job;
+  for (const LinearLayer place :
+       {LinearLayer::kQuery, LinearLayer::kKey, LinearLayer::kValue, LinearLayer::kOutput}) {
+    ffn.adapters.targets[static_cast<std::size_t>(place)] = false;
+  }
+  CHECK(kept_bytes(ffn) ==
+        kept_bytes(all) + kTokens * 2 * 2 * kRank - kTokens * 2 * (kHidden + 256 + 128));
+  REQUIRE(!why_invalid(job, {}));
+  CHECK(estimate_step_time(job, {}).total_s > 0);
+}
+
 TEST_CASE("memory and time grow with the rank, from those of the frozen model on") {
   Job job = adapter_job("1x2-h100");
   Job all = job;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "data/read/library.h"
 #include "estimator/answer/blocks.h"
@@ -16,6 +17,7 @@
 #include "estimator/ledger/layer_blocks.h"
 #include "estimator/ledger/stage_tensors.h"
 #include "estimator/plan/parameters.h"
+#include "estimator/price/price.h"
 #include "tests/estimator/broken_plans.h"
 
 namespace shardplan::megatron {
@@ -80,9 +82,10 @@ const BlockMemory& block_of(const BlockSet& blocks, BlockKind kind) {
 std::int64_t kept_bytes(const Job& job, BlockKind kind, const Plan& plan = {}) {
   return block_of(block_set(job, plan), kind).summary.kept_bytes;
 }
-std::int64_t row_bytes(const Job& job, std::string_view name, const Plan& plan = {}) {
+std::int64_t row_bytes(const Job& job, std::string_view name, const Plan& plan = {},
+                       BlockKind kind = kMamba) {
   const BlockSet blocks = block_set(job, plan);
-  const std::vector<BlockRow>& rows = block_of(blocks, kMamba).rows;
+  const std::vector<BlockRow>& rows = block_of(blocks, kind).rows;
   const auto row = std::ranges::find(rows, name, &BlockRow::name);
   return row == rows.end() ? 0 : row->bytes;
 }
@@ -114,6 +117,22 @@ TEST_CASE("attention alone and an FFN alone keep their own") {
   constexpr std::int64_t kNormed = 2 * kHidden + 2 * kHidden + 4;
   CHECK(kept_bytes(job, kAttention) == kTokens * (kNormed + 2 * kQkv + 2 * 8 * 128 + 4 * 8));
   CHECK(kept_bytes(job, kFeedForward) == kTokens * (kNormed + 2 * kFfn + 2 * kFfn));
+}
+
+TEST_CASE("queries are turned where an attention layer knows positions") {
+  Job job = hybrid_job("M*-");
+  CHECK(row_bytes(job, "attention.unrotated_query", {}, kAttention) == 0);
+  job.model.layers[1].has_rotary = true;
+  CHECK(row_bytes(job, "attention.unrotated_query", {}, kAttention) == 2 * 8 * 128 * kTokens);
+}
+
+// As many heads of keys as of queries: cuDNN takes parts of the packed product.
+TEST_CASE("without positions queries of their own keys stay in the packed product") {
+  Job job = hybrid_job("M*-");
+  job.model.num_kv_heads = 8;
+  CHECK(row_bytes(job, "attention.packed_qkv", {}, kAttention) == 0);
+  job.model.num_kv_heads = 2;
+  CHECK(row_bytes(job, "attention.packed_qkv", {}, kAttention) == 2 * (8 + 2 * 2) * 128 * kTokens);
 }
 
 TEST_CASE("one layer of attention and an FFN keeps what two of one part do") {
@@ -200,6 +219,64 @@ TEST_CASE("adapters stand on the products of Mamba-2, of attention and of FFNs")
   job.adapters.targets[static_cast<std::size_t>(LinearLayer::kUp)] = true;
   job.adapters.targets[static_cast<std::size_t>(LinearLayer::kGate)] = true;
   CHECK(kept_bytes(job, kMamba) == all - kTokens * (2 * kHidden + 2 * kInner));
+}
+
+// One table asks for all plans, so that pieces of one serve another.
+void check_prices(const Job& job, const std::vector<Plan>& plans) {
+  PriceTable table = build_price_table(job);
+  for (const Plan& plan : plans) {
+    REQUIRE(!why_invalid(job, plan));
+    const MemoryEstimate memory = estimate_memory(job, plan);
+    const auto largest = std::ranges::max_element(memory.stages, {}, &StageMemory::allocated_bytes);
+    const Price priced = price(table, plan);
+    CHECK(priced.allocated_bytes == largest->allocated_bytes);
+    CHECK(priced.step_time_s == estimate_step_time(job, plan).total_s);
+  }
+}
+
+constexpr Recompute kFull = {.granularity = RecomputeGranularity::kFull};
+
+TEST_CASE("prices of hybrids equal their estimates") {
+  const Library library;
+  Job job = hybrid_job("M");
+  job.model = library.model("nemotron-3-nano-30b-a3b").model;
+  job.cluster = library.cluster("1x8-h200");
+  job.global_batch = 64;
+  std::vector<Plan> plans;
+  for (const std::int64_t tp : {1, 2, 4}) {
+    for (const std::int64_t micro_batch : {1, 2}) {
+      plans.push_back({.tp = tp, .ep = 2, .micro_batch = micro_batch, .sequence_parallel = tp > 1});
+      plans.push_back({.tp = tp,
+                       .ep = 2,
+                       .pp = 2,
+                       .zero = 1,
+                       .micro_batch = micro_batch,
+                       .sequence_parallel = tp > 1,
+                       .recompute = {.granularity = RecomputeGranularity::kSelective,
+                                     .modules = {.core_attn = true}},
+                       .schedule = Schedule::k1F1B});
+    }
+  }
+  check_prices(job, plans);
+}
+
+TEST_CASE("prices of adapters on delta nets equal their estimates, replayed and not") {
+  const Library library;
+  Job job = hybrid_job("M");
+  job.model = library.model("qwen3-next-80b-a3b").model;
+  job.model.num_mtp_layers = 0;
+  job.cluster = library.cluster("1x8-h200");
+  job.profile.moe_shared_expert_overlap = true;
+  job.adapters = {.rank = 8, .dropout = 0.05, .dtype = DType::kBf16};
+  job.adapters.targets.fill(true);
+  std::vector<Plan> plans;
+  for (const Recompute& recompute : {Recompute{}, kFull, Recompute{}}) {
+    for (const std::int64_t tp : {1, 2}) {
+      plans.push_back(
+          {.tp = tp, .ep = 4, .zero = 1, .sequence_parallel = tp > 1, .recompute = recompute});
+    }
+  }
+  check_prices(job, plans);
 }
 
 TEST_CASE("what MambaModel refuses, and what is not described of it") {
