@@ -116,27 +116,6 @@ void add_sharding(ArgumentList& arguments, const ExportRequest& request) {
   }
 }
 
-// core/transformer/transformer_config.py, __post_init__.
-void refuse_recomputed_modules(const ExportRequest& request) {
-  const Plan& plan = request.plan();
-  const FrameworkProfile& profile = request.job().profile;
-  const RecomputeModules& modules = plan.recompute.modules;
-  const bool is_delayed =
-      plan.precision == Precision::kFp8 && profile.fp8_recipe == Fp8Recipe::kDelayed;
-  if (is_delayed && (modules.moe_act || modules.layernorm)) {
-    throw InputError(
-        "--export: recompute_modules moe_act and layernorm: Megatron-LM does not start with either "
-        "under --fp8-recipe delayed; --set fp8_recipe=tensorwise does; nothing is written");
-  }
-  if (modules.shared_experts && profile.moe_shared_expert_overlap &&
-      request.job().model.moe.shared_ffn > 0) {
-    throw InputError(
-        "--export: recompute_modules shared_experts: Megatron-LM does not start with it beside "
-        "--moe-shared-expert-overlap; --set moe_shared_expert_overlap=false does; nothing is "
-        "written");
-  }
-}
-
 void add_recomputation(ArgumentList& arguments, const ExportRequest& request) {
   const Recompute& recompute = request.plan().recompute;
   if (recompute.granularity == RecomputeGranularity::kNone) {
@@ -149,7 +128,6 @@ void add_recomputation(ArgumentList& arguments, const ExportRequest& request) {
     arguments.add("--recompute-num-layers", recompute.num_layers);
     return;
   }
-  refuse_recomputed_modules(request);
   std::vector<std::string> modules;
   for (const auto& module : kRecomputeModules) {
     if (recompute.modules.*module.value) {
@@ -268,12 +246,6 @@ void add_graphs(ArgumentList& arguments, const ExportRequest& request) {
     return;
   }
   const bool is_local = graphs == CudaGraphs::kIteration;
-  if (graphs == CudaGraphs::kRouter && request.job().model.moe.num_experts == 0) {
-    // core/transformer/transformer_config.py, __post_init__
-    throw InputError(
-        "--export: cuda_graphs router: Megatron-LM does not start with it for a model without "
-        "experts; nothing is written");
-  }
   arguments.add("--cuda-graph-impl", is_local ? "local" : "transformer_engine");
   if (graphs != CudaGraphs::kLayers) {
     arguments.add("--cuda-graph-scope", is_local                           ? "full_iteration"

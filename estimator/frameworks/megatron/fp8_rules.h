@@ -107,6 +107,25 @@ inline constexpr ValidityRule kFp8ParamGatherMain = {
                  (is_delayed ? ", fp16" : "");
         }};
 
+// core/transformer/transformer_config.py, __post_init__.
+inline constexpr ValidityRule kDelayedScalingRecomputes = {
+    .name = "delayed_scaling_recomputes_neither_moe_act_nor_layernorm",
+    .reads = {PlanField::kPrecision, PlanField::kRecompute},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const RecomputeModules& modules = plan.recompute.modules;
+          return plan.precision == Precision::kFp8 &&
+                 job.profile.fp8_recipe == Fp8Recipe::kDelayed &&
+                 plan.recompute.granularity == RecomputeGranularity::kSelective &&
+                 (modules.moe_act || modules.layernorm);
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "recompute_modules moe_act and layernorm with fp8_recipe delayed; valid: fp8_recipe "
+              "tensorwise, or neither of them recomputed alone");
+        }};
+
 // training/arguments.py, validate_args, but for delayed scaling, of which there are no rows.
 inline constexpr ValidityRule kFp8ParamGatherOffload = {
     .name = "fp8_param_gather_needs_the_optimizer_on_the_gpu",

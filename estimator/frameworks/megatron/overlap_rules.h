@@ -84,6 +84,20 @@ inline std::vector<std::string> overlaps_of(const FrameworkProfile& profile, con
   return overlaps;
 }
 
+// core/transformer/transformer_config.py, __post_init__.
+inline constexpr ValidityRule kRouterGraphsNeedExperts = {
+    .name = "router_graphs_need_experts",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.cuda_graphs == CudaGraphs::kRouter && job.model.moe.num_experts <= 1;
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "cuda_graphs router of " + number_text(job.model.moe.num_experts) +
+                 " experts; valid: cuda_graphs none, attention or layers, or a model with experts";
+        }};
+
 // A host that waits for each kernel has one of them running at a time, whatever was asked for.
 inline constexpr ValidityRule kLaunchBlockingOverlaps = {
     .name = "launch_blocking_overlaps_nothing",

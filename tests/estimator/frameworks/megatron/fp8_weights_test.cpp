@@ -345,6 +345,20 @@ TEST_CASE("what Megatron-LM and Transformer Engine refuse of fp8 is refused by n
                             plan.zero = 1;
                           },
                           {"precision bf16", "precision fp8"}}});
+  const Job delayed = small_job(kHopper, Fp8Recipe::kDelayed);
+  const auto recompute = [](Job&, Plan& plan) {
+    plan = fp8_plan();
+    plan.recompute.granularity = RecomputeGranularity::kSelective;
+    plan.recompute.modules = {};
+    plan.recompute.modules.layernorm = true;
+  };
+  check_refused(delayed, {{"delayed_scaling_recomputes_neither_moe_act_nor_layernorm",
+                           recompute,
+                           {"fp8_recipe delayed", "tensorwise"}}});
+  Job tensorwise = hopper;
+  Plan recomputing;
+  recompute(tensorwise, recomputing);
+  CHECK(!why_invalid(tensorwise, recomputing));
   for (const std::int64_t zero : {0, 2, 3}) {
     Plan plan = fp8_plan();
     plan.zero = zero;
@@ -359,8 +373,7 @@ TEST_CASE("what Megatron-LM and Transformer Engine refuse of fp8 is refused by n
     const auto reason = why_invalid(param_gather(hopper), plan);
     REQUIRE(reason);
     CHECK(reason->rule == "fp8_param_gather_main_parameters");
-    const Job delayed = param_gather(small_job(kHopper, Fp8Recipe::kDelayed));
-    CHECK(why_invalid(delayed, plan).has_value() == (master == DType::kBf16));
+    CHECK(why_invalid(param_gather(delayed), plan).has_value() == (master == DType::kBf16));
   }
   Plan offloaded;
   Job spoiled = hopper;

@@ -116,6 +116,17 @@ TEST_CASE("buckets of Megatron-FSDP that end beyond counting are refused") {
   CHECK(!why_invalid(job, plan));
 }
 
+TEST_CASE("graphs of the router need one") {
+  const auto graphs = [](Job& job, Plan&) { job.profile.cuda_graphs = CudaGraphs::kRouter; };
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"router_graphs_need_experts", graphs, {"cuda_graphs router", "attention"}}});
+  Job job = moe_job(MemoryModel::kMegatron);
+  Plan plan;
+  plan.tp = 1;
+  graphs(job, plan);
+  CHECK(!why_invalid(job, plan));
+}
+
 TEST_CASE("replicas of Megatron-FSDP's shards know no experts") {
   Job job = moe_job(MemoryModel::kMegatron);
   for (const std::int64_t zero : {2, 3}) {
