@@ -311,6 +311,11 @@ RunSettings settings_of_trainer(TrainerWords words) {
     mark_megatron(words.own, words.file);
   }
   RunSettings settings = sharding_of(words);
+  if (settings.num_gpus == 0 && project == TrainerProject::kAxolotl &&
+      has_any(words.own, {"dp_shard_size"})) {
+    settings.num_gpus = num_ranks(words.own, {"dp_shard_size", "dp_replicate_size",
+                                              "tensor_parallel_size", "context_parallel_size"});
+  }
   settings.file = words.file;
   settings.trainer = project;
   settings.model_name = {};

@@ -187,22 +187,6 @@ void add_section(RunSettings& settings, const YAML::Node& section, const std::st
   }
 }
 
-// The product of the sizes, which is how many ranks nanotron wants; 0 where one is no such number.
-std::int64_t num_ranks(const std::vector<Setting>& arguments) {
-  std::int64_t ranks = 1;
-  for (const Setting& setting : arguments) {
-    if (setting.name == "parallelism.dp" || setting.name == "parallelism.pp" ||
-        setting.name == "parallelism.tp" || setting.name == "parallelism.context_parallel_size") {
-      constexpr std::int64_t kMost = std::int64_t{1} << 22;
-      const std::string& word = setting.values.front();
-      std::int64_t size = 0;
-      std::from_chars(word.data(), word.data() + word.size(), size);
-      ranks = size > 0 && size <= kMost / std::max<std::int64_t>(ranks, 1) ? ranks * size : 0;
-    }
-  }
-  return ranks;
-}
-
 YAML::Node loaded(const std::string& text, const std::string& file) {
   try {
     return YAML::Load(text);
@@ -225,6 +209,21 @@ std::vector<Setting> flat(const YAML::Node& root, const std::string& file) {
 }
 
 }  // namespace
+
+std::int64_t num_ranks(const std::vector<Setting>& settings,
+                       std::initializer_list<std::string_view> sizes) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 22;
+  std::int64_t ranks = 1;
+  for (const Setting& setting : settings) {
+    if (std::ranges::find(sizes, setting.name) != sizes.end()) {
+      const std::string& word = setting.values.front();
+      std::int64_t size = 0;
+      std::from_chars(word.data(), word.data() + word.size(), size);
+      ranks = size > 0 && size <= kMost / std::max<std::int64_t>(ranks, 1) ? ranks * size : 0;
+    }
+  }
+  return ranks;
+}
 
 std::vector<Setting> accelerate_file(const std::string& text, const std::string& file) {
   const YAML::Node root = loaded(text, file);
@@ -255,7 +254,9 @@ RunSettings settings_from_yaml(const std::string& text, const std::string& file,
   if (root.IsMap() && is_section("parallelism") && is_section("tokens")) {
     settings.format = RunFormat::kNanotron;
     add_section(settings, root, "", 1, members);
-    settings.num_gpus = num_ranks(settings.arguments);
+    settings.num_gpus =
+        num_ranks(settings.arguments, {"parallelism.dp", "parallelism.pp", "parallelism.tp",
+                                       "parallelism.context_parallel_size"});
     return settings;
   }
   if (is_accelerates(root)) {
