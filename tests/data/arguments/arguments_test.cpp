@@ -139,6 +139,11 @@ TEST_CASE("a vocabulary is stated, of GPT-2's file, or asked for") {
              reading_of(json + "}");
            }).find("expected --vocab-size beside it, or --set vocab-size=N") != std::string::npos;
   };
+  const std::string llama2 = sizes + R"(, "--tokenizer-type": "Llama2Tokenizer")";
+  CHECK(vocab(llama2) == 32000);
+  CHECK(notes(llama2).size() == 1);
+  CHECK(vocab(llama2 + R"(, "--vocab-size": 1000)") == 1000);
+  CHECK(asks(sizes + R"(, "--tokenizer-type": "HuggingFaceTokenizer")"));
   for (const std::string& start : {sizes, gpt2}) {
     CHECK(vocab(start + R"(, "--vocab-size": 1000)") == 1000);
     CHECK(notes(start + R"(, "--vocab-size": 1000)").empty());

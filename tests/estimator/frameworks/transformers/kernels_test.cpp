@@ -3,6 +3,7 @@
 
 #include "estimator/answer/model_times.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
+#include "estimator/ledger/block_rows.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 #include "tests/estimator/layer_kernels.h"
@@ -48,6 +49,26 @@ TEST_CASE("autocast over fp32 weights casts every product's input by itself") {
   CHECK(norm.converted == 8 + 8 + 10 + 2.5 * 6);
   CHECK(layer(job, trainer_plan(0)).forward_s >
         layer(trainer_on_h200(), trainer_plan(0)).forward_s);
+}
+
+// MatMul8bitLt.backward multiplies outside autocast in the type of its input, which norms in fp32
+// make fp32: q, k and v, gate, up and down, but not o, whose input attention makes. The GPU does
+// that outside its tensor cores.
+TEST_CASE("gradients of LLM.int8's inputs are products in fp32 behind norms in fp32") {
+  Job job = trainer_on_h200();
+  job.adapters = adapters_on_all(8);
+  job.quantized.kind = Quantization::kInt8;
+  const Plan plan = trainer_plan(0);
+  const double narrow_s = layer(job, plan).backward_input_s;
+  job.profile.wide_ends = true;
+  const double wide_s = layer(job, plan).backward_input_s;
+  const ModelSpec& model = job.model;
+  const std::int64_t heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim;
+  const double flops = 2 * static_cast<double>(block_shape(job, plan).tokens * model.hidden *
+                                               (heads + 3 * model.ffn));
+  const GpuSpec& gpu = job.cluster.gpu;
+  CHECK(wide_s - narrow_s > flops * (1 / gpu.fp32_flops_per_s - 2 / gpu.bf16_flops_per_s));
+  CHECK(wide_s - narrow_s < 3 * flops / gpu.fp32_flops_per_s);
 }
 
 // Two norms of a layer: an addition of 3 * 2 bytes each, products of 2 * 2. Four: the same two
