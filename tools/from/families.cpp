@@ -93,7 +93,9 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.part = "kimi-linear", .what = kLinear},
     {.part = "minimax", .what = kLinear},
     {.part = "gpt-oss", .what = "experts and attention with sinks"},
-    {.part = "gemma-4", .what = "layers of several kinds"},
+    {.part = "gemma-4",
+     .what = "attention whose heads are 512 wide in every sixth layer, for which no kernel is "
+             "described"},
     {.part = "/mpt-", .what = kRemote},
     {.part = "/qwen-7b", .what = kRemote},
     {.part = "/qwen-14b", .what = kRemote},

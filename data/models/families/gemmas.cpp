@@ -1,4 +1,4 @@
-// Defaults and shapes: huggingface/transformers 5.17, models/gemma3n and gemma4,
+// Defaults and shapes: huggingface/transformers 5.17, models/gemma3n, gemma4 and gemma4_unified,
 // configuration_*.py and modeling_*.py.
 #include "data/models/families/gemmas.h"
 
@@ -17,10 +17,16 @@ constexpr std::array kKeys = std::to_array<std::string_view>(
      "altup_lr_multiplier", "moe_mlp_layer_types", "query_pre_attn_scalar", "rope_local_base_freq",
      "sliding_window_size", "use_layer_scalar"});
 
+constexpr std::string_view kUnified = "gemma4_unified_text";
+
 constexpr std::array kSoftCap = std::to_array<std::string_view>({"final_logit_softcapping"});
 
+// The classes of Gemma 4 without encoders have none.
 void read_per_layer_embedding(ConfigReading& reading) {
   ObjectReader& fields = reading.fields;
+  if (reading.family.model_type == kUnified) {
+    return;
+  }
   reading.model.per_layer_embedding = {
       .vocab = fields.integer_or("vocab_size_per_layer_input", 262144, 1, std::int64_t{1} << 24),
       .width = integer_or_null(reading, "hidden_size_per_layer_input", 0, 256, kMaxHidden)};
@@ -133,6 +139,32 @@ void read_gemma4_parts(ConfigReading& reading) {
   for (LayerSpec& layer : model.layers) { layer.is_moe = true; }
 }
 
+constexpr ModelFamily kGemma4 = {.model_type = "gemma4_text",
+                                 .vocab = 262144,
+                                 .hidden = 2304,
+                                 .ffn = 9216,
+                                 .num_layers = 30,
+                                 .num_heads = 8,
+                                 .reads_layer_config = true,
+                                 .num_kv_heads = 4,
+                                 .head_dim = 256,
+                                 .window = 512,
+                                 .tied_embeddings = true,
+                                 .activation = Activation::kGelu,
+                                 .qk_norm = true,
+                                 .norms_per_layer = 4,
+                                 .bias = AttentionBias::kByKey,
+                                 .read_windows = read_gemma4_windows,
+                                 .read_own_parts = read_gemma4_parts,
+                                 .without_effect = kKeys,
+                                 .not_counted = kSoftCap};
+
+constexpr ModelFamily unified(ModelFamily family) {
+  family.model_type = kUnified;
+  family.window = 1024;
+  return family;
+}
+
 constexpr std::array kRows = std::to_array<ModelFamily>({
     {.model_type = "gemma3n_text",
      .vocab = 262400,
@@ -154,25 +186,8 @@ constexpr std::array kRows = std::to_array<ModelFamily>({
      .read_own_parts = read_gemma3n_parts,
      .without_effect = kKeys,
      .not_counted = kSoftCap},
-    {.model_type = "gemma4_text",
-     .vocab = 262144,
-     .hidden = 2304,
-     .ffn = 9216,
-     .num_layers = 30,
-     .num_heads = 8,
-     .reads_layer_config = true,
-     .num_kv_heads = 4,
-     .head_dim = 256,
-     .window = 512,
-     .tied_embeddings = true,
-     .activation = Activation::kGelu,
-     .qk_norm = true,
-     .norms_per_layer = 4,
-     .bias = AttentionBias::kByKey,
-     .read_windows = read_gemma4_windows,
-     .read_own_parts = read_gemma4_parts,
-     .without_effect = kKeys,
-     .not_counted = kSoftCap},
+    kGemma4,
+    unified(kGemma4),
 });
 
 }  // namespace

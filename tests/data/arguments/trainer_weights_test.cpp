@@ -162,4 +162,17 @@ TEST_CASE("LLaMA-Factory's OFT turns blocks of inputs of all linear layers") {
                    "tuner_type oft: full and lora are described"));
 }
 
+TEST_CASE("attention that a class does not find by its word is refused, as the run stops") {
+  const auto of = [](const std::string& model, const char* word) {
+    return read_trainer_run(TrainerProject::kAxolotl, {{"attn_implementation", word}}, model);
+  };
+  for (const std::string model : {"falcon-7b", "gpt-j-6b"}) {
+    CAPTURE(model);
+    CHECK(is_refused(of(model, "xformers"), "has no class of attention of that name"));
+  }
+  CHECK(is_refused(of("gpt-j-6b", "sdpa"), "gptj has no class of attention of that name"));
+  CHECK(of("falcon-7b", "sdpa").unsupported.empty());
+  CHECK(of("cerebras-gpt-1.3b", "xformers").unsupported.empty());
+}
+
 }  // namespace shardplan

@@ -196,6 +196,19 @@ Tensor eager_attention(Graph& graph, const Tensor& query, const Tensor& key, con
   return eager::laid_out(graph, output);  // tokens before heads
 }
 
+Tensor fp32_attention(Graph& graph, const Tensor& query, const Tensor& key, const Tensor& value,
+                      const Tensor& mask, const AttentionSizes& sizes) {
+  const Tensor wide_query = eager::to(graph, query, DType::kFp32);
+  const Tensor wide_key = eager::to(graph, key, DType::kFp32);
+  const std::int64_t scores = pairs(sizes) * sizes.query_heads;
+  Tensor weights = attention_product(graph, wide_query, wide_key, scores);
+  weights = eager::scale(graph, weights);
+  weights = eager::add(graph, weights, mask);
+  weights = softmax(graph, eager::to(graph, weights, DType::kFp32));
+  weights = eager::to(graph, weights, value.dtype);
+  return eager::laid_out(graph, attention_product(graph, weights, value, query.elements));
+}
+
 Tensor exchanged(Graph& graph, const Tensor& input) {
   NodeBuilder node(graph, {&input});
   const std::int64_t elements = input.elements;

@@ -36,6 +36,12 @@ eager::Tensor eager_attention(eager::Graph& graph, const eager::Tensor& query,
                               const eager::Tensor& key, const eager::Tensor& value,
                               const eager::Tensor& mask, const AttentionSizes& sizes);
 
+// GPTJAttention._attn: queries and keys in fp32, softmax in the type of their product, and tokens
+// in front again.
+eager::Tensor fp32_attention(eager::Graph& graph, const eager::Tensor& query,
+                             const eager::Tensor& key, const eager::Tensor& value,
+                             const eager::Tensor& mask, const AttentionSizes& sizes);
+
 // What attention is made of operator by operator. Keys or values for every query head; gradients of
 // equal heads are summed (repeat_kv). Of one head all others are views.
 eager::Tensor repeat_heads(eager::Graph& graph, const eager::Tensor& input,

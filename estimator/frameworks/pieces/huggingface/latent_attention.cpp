@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
 
 namespace shardplan::huggingface {
@@ -13,9 +14,11 @@ using eager::NodeBuilder;
 using eager::Tensor;
 using eager::Tensors;
 
-Tensor latent_norm(Graph& graph, const Norm& norm, const Tensor& input) {
-  const eager::InRow row(graph.tape, kNormRow);
-  return llama_norm(graph, norm, input);
+Tensor latent_norm(Graph& graph, Norm& norm, const Tensor& input) {
+  return eager::call_module(graph, {&norm, "norm", {&norm.weight}}, input, [&](const Tensor& x) {
+    const eager::InRow row(graph.tape, kNormRow);
+    return llama_norm(graph, norm, x);
+  });
 }
 
 Tensor projected_queries(Graph& graph, LatentProjections& projections, Linear& query,

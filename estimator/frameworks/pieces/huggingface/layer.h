@@ -36,6 +36,7 @@ struct Layer {
   Linear latent_input, latent_output;  // around routed experts of projected tokens
   Norm query_norm, key_norm;
   eager::Parameter sinks;
+  eager::Tensor positions;  // sines and cosines of a layer of its own (GPT-J)
   Norm attention_norm, ffn_norm;
   Norm after_attention, after_ffn;  // of a layer that has four
   bool is_trained = true;           // some parameter of its own, or of its adapters

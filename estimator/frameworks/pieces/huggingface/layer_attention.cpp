@@ -244,10 +244,11 @@ Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, con
   if (run.job.optimizer == OptimizerKind::kMuonClip) {
     bound_products(run, query, key);
   }
-  const bool is_broadcast = run.family.qkv_parts == QkvParts::kIndexed && sizes.key_heads == 1 &&
-                            sizes.query_heads > 1 && mask.is_defined();
-  if (is_broadcast) {
+  if (is_broadcast_attention(run.job)) {
     return broadcast_attention(run.graph, query, key, value, mask, sizes);
+  }
+  if (run.family.attends_in_fp32) {
+    return fp32_attention(run.graph, query, key, value, mask, sizes);
   }
   return is_eager_attention(run.job)
              ? eager_attention(run.graph, query, key, value, mask, sizes)

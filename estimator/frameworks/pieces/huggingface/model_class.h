@@ -66,6 +66,9 @@ struct ModelClass {
   // Both norms of a layer whose attention and FFN stand side by side come first, and the FFN's
   // output takes attention's up in place (Falcon).
   bool adds_ffn_in_place = false;
+  // Eager attention of products in fp32, which the class has in place of
+  // scaled_dot_product_attention (GPT-J); and a table of sines and cosines in every layer.
+  bool attends_in_fp32 = false;
   // Eager attention of its own, with softmax in the type of its layers.
   bool has_own_eager_attention = false;
   // A table of positions beside that of tokens, whose rows are added (GPT-2).

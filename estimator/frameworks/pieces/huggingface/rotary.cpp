@@ -66,6 +66,12 @@ Tensor rotate_wide_pairs(Graph& graph, const Tensor& input, const Rotary& rotary
   return eager::add(graph, by_cosines, by_sines);
 }
 
+// repeat_interleave, of which `times` as many elements are left.
+Rotary repeated(Graph& graph, const Rotary& rotary, std::int64_t times, DType dtype) {
+  return {.cosines = graph.make(times * rotary.cosines.elements, dtype),
+          .sines = graph.make(times * rotary.sines.elements, dtype)};
+}
+
 Tensor rotate_complex(Graph& graph, const Tensor& input, const Rotary& rotary) {
   const Tensor wide = eager::to(graph, input, DType::kFp32);
   const Tensor turned = eager::multiply(graph, wide, rotary.cosines);
@@ -83,10 +89,11 @@ Rotary make_rotary(Graph& graph, RotaryKind kind, std::int64_t elements, DType d
     const Tensor numbers = graph.make(elements, DType::kFp32);
     return {.cosines = eager::scale(graph, numbers), .sines = {}};
   }
-  if (kind == RotaryKind::kSplit) {
+  const bool is_of_halves = kind == RotaryKind::kSplit || kind == RotaryKind::kOwnPairs;
+  if (is_of_halves) {
     elements /= 2;
   }
-  const Tensor both = kind == RotaryKind::kSplit ? angles : graph.make(elements, DType::kFp32);
+  const Tensor both = is_of_halves ? angles : graph.make(elements, DType::kFp32);
   Tensor cosines = graph.make(elements, DType::kFp32);
   cosines = eager::scale(graph, cosines);
   Tensor sines = graph.make(elements, DType::kFp32);
@@ -105,8 +112,7 @@ Rotary of_layer(Graph& graph, RotaryKind kind, const Rotary& rotary) {
   if (kind != RotaryKind::kPairs && kind != RotaryKind::kWidePairs) {
     return rotary;
   }
-  return {.cosines = graph.make(rotary.cosines.elements, rotary.cosines.dtype),
-          .sines = graph.make(rotary.sines.elements, rotary.sines.dtype)};
+  return repeated(graph, rotary, 1, rotary.cosines.dtype);
 }
 
 bool casts_heads(RotaryKind kind) {
@@ -120,6 +126,10 @@ Tensor rotate(Graph& graph, RotaryKind kind, const Tensor& input, std::int64_t p
     case RotaryKind::kHalves: return rotate_whole(graph, input, rotary);
     case RotaryKind::kPart:
     case RotaryKind::kPairs: return rotate_part(graph, input, part, rotary);
+    case RotaryKind::kOwnPairs: {
+      const Rotary pairs = repeated(graph, rotary, 2, input.dtype);
+      return rotate_part(graph, input, part, pairs);
+    }
     case RotaryKind::kEvenAndOdd: return rotate_even_and_odd(graph, input, rotary);
     case RotaryKind::kComplex: return rotate_complex(graph, input, rotary);
     case RotaryKind::kSplit: return rotate_split(graph, input, rotary);

@@ -16,6 +16,7 @@ enum class RotaryKind {
   kWideTables,  // kHalves with cosines and sines in fp32, the result cast back (OLMo 2)
   kWide,        // kHalves in fp32 (Cohere)
   kWidePairs,   // kPairs of whole heads in fp32 (ERNIE 4.5)
+  kOwnPairs,    // kPairs, repeated for queries and for keys (GPT-J)
 };
 
 struct Rotary {

@@ -91,12 +91,15 @@ inline constexpr ValidityRule kSinksAreEager = {
         [](const Job& job, const Plan&) {
           return job.profile.attention_backend != AttentionBackend::kAuto &&
                  job.profile.attention_backend != AttentionBackend::kUnfused &&
-                 std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+                 (class_of(job.model).attends_in_fp32 ||
+                  std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks));
         },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "attention_backend", name_of(job.profile.attention_backend),
-                              "auto or unfused with attention sinks");
+                              class_of(job.model).attends_in_fp32
+                                  ? "auto or unfused with model.family " + job.model.family
+                                  : "auto or unfused with attention sinks");
         }};
 
 inline constexpr ValidityRule kPositionsOfFamily = {

@@ -49,7 +49,27 @@ Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType d
 
 bool is_eager_attention(const Job& job) {
   return job.profile.attention_backend == AttentionBackend::kUnfused ||
+         class_of(job.model).attends_in_fp32 ||
          std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+}
+
+bool is_broadcast_attention(const Job& job) {
+  return class_of(job.model).qkv_parts == QkvParts::kIndexed && job.model.num_kv_heads == 1 &&
+         job.model.num_heads > 1 && job.profile.attention_backend == AttentionBackend::kAuto;
+}
+
+const char* attention_assumption(const Job& job) {
+  if (is_broadcast_attention(job)) {
+    return "attention is scaled_dot_product_attention of one head of keys for all queries, which "
+           "no fused kernel takes: every layer keeps num_heads * sequence_length^2 probabilities "
+           "in fp32; FlashAttention 2, attention_backend flash, keeps none";
+  }
+  if (class_of(job.model).attends_in_fp32) {
+    return "attention is the class's own, eager and in fp32, which keeps num_heads * "
+           "sequence_length^2 probabilities in every layer twice, in fp32 and in half precision";
+  }
+  return "attention is scaled_dot_product_attention, which keeps no scores; transformers' eager "
+         "attention keeps num_heads * sequence_length^2 of them in every layer";
 }
 
 SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSizes& sizes,

@@ -36,6 +36,11 @@ struct EndTypes {
 // with sinks.
 bool is_eager_attention(const Job& job);
 
+// One head of keys and values that scaled_dot_product_attention gets for all heads of queries.
+bool is_broadcast_attention(const Job& job);
+// Which scores attention keeps, as an answer says it.
+const char* attention_assumption(const Job& job);
+
 SharedByLayer shared_by_layers(eager::Graph& graph, const Job& job, const AttentionSizes& sizes,
                                const EndTypes& types);
 

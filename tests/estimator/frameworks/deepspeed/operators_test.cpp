@@ -12,6 +12,7 @@
 #include "estimator/frameworks/deepspeed/state.h"
 #include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
+#include "estimator/plan/parameters.h"
 #include "tests/estimator/broken_plans.h"
 #include "tests/estimator/llama_job.h"
 
@@ -166,6 +167,44 @@ TEST_CASE("shared experts are trained and gathered with their block") {
         4 * (kModelOfExperts + 2 * kShared) / 2);
   CHECK_FALSE(why_invalid(job, deepspeed_plan(3)));
   CHECK_FALSE(why_invalid(job, deepspeed_plan(2)));
+}
+
+// DeepSeek-V3: queries and keys through latents, one dense layer, then one with experts beside a
+// shared one.
+Job with_latents() {
+  Job job = small_job();
+  job.model.family = "deepseek_v3";
+  job.model.attention = AttentionKind::kMla;
+  job.model.num_kv_heads = job.model.num_heads;
+  job.model.mla = {.q_lora_rank = 128,
+                   .kv_lora_rank = 64,
+                   .qk_nope_head_dim = 32,
+                   .qk_rope_head_dim = 32,
+                   .v_head_dim = 64};
+  job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256, .shared_ffn = 128};
+  job.model.layers[1].is_moe = true;
+  return job;
+}
+
+TEST_CASE("latent attention's parameters are divided with all others") {
+  const Job job = with_latents();
+  const std::int64_t parameters = count_parameters(job.model);
+  CHECK(idle_bytes(job, deepspeed_plan(2), "parameters") == 2 * parameters);
+  CHECK(idle_bytes(job, deepspeed_plan(2), "optimizer.exp_avg") == 4 * parameters / 2);
+  CHECK(idle_bytes(job, deepspeed_plan(3), "parameters") == 2 * parameters / 2);
+  for (const std::int64_t zero : {1, 2, 3}) {
+    CAPTURE(zero);
+    CHECK_FALSE(why_invalid(job, deepspeed_plan(zero)));
+    CHECK_FALSE(why_invalid(job, recomputed(deepspeed_plan(zero))));
+  }
+}
+
+TEST_CASE("a dense model of latent attention is played operator by operator") {
+  Job job = with_latents();
+  job.model.moe = {};
+  job.model.layers[1].is_moe = false;
+  CHECK(plays_operators(job, deepspeed_plan(3)));
+  CHECK(idle_bytes(job, deepspeed_plan(3), "parameters") == count_parameters(job.model));
 }
 
 TEST_CASE("TRL's chunks keep no logits of all tokens") {

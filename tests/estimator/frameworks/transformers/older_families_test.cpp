@@ -55,6 +55,20 @@ Job gpt2() {
   return job;
 }
 
+Job gptj() {
+  Job job = older("gptj");
+  job.model.num_kv_heads = kHeads;
+  job.model.rotary_share = 0.25;
+  job.model.activation = Activation::kNewGelu;
+  job.model.norms_per_layer = 1;
+  job.model.parallel_ffn = true;
+  job.model.ffn_bias = true;
+  job.model.head_bias = true;
+  job.model.tied_embeddings = false;
+  job.model.max_sequence_length = 2048;
+  return job;
+}
+
 // Autocast has LayerNorm in fp32: its input, mean and deviation of every row, weight and bias. What
 // it gives is fp32 and is cast by those who read it; the last one's is still there.
 constexpr std::int64_t kNorm = (4 * kHidden + 2 * 4) * kTokens + 2 * 4 * kHidden;
@@ -128,8 +142,23 @@ TEST_CASE("GPT-2 keeps one tensor of queries, keys and values") {
   CHECK(saved_bytes(gpt2(), "rotary_embedding") == 0);
 }
 
+// Queries, keys and values, the output, probabilities in fp32 and cast for their product, and
+// cosines and sines of a quarter of a head for queries and for keys; each projection casts the
+// norm's output. Without autocast queries and keys are multiplied in fp32.
+TEST_CASE("GPT-J attends in fp32 and keeps its probabilities twice") {
+  const std::int64_t tables = 2 * 2 * 2 * (kHeadDim / 4) * kTokens;
+  const std::int64_t scores = (4 + 2) * kHeads * kTokens * kTokens;
+  Job job = gptj();
+  CHECK(saved_bytes(job, "layer.attention") ==
+        kLayers * (2 * 4 * kQuery * kTokens + scores + tables + 3 * kCast));
+  job.profile.autocast = false;
+  CHECK(saved_bytes(job, "layer.attention") ==
+        kLayers * ((2 * 4 + 2 * 2) * kQuery * kTokens + scores + tables));
+  CHECK(saved_bytes(job, "buffers") == kLayers * 4 * 2048 * kHeadDim / 4);
+}
+
 TEST_CASE("weights of older families are those that their models count") {
-  for (const Job& job : {falcon(), new_falcon(), gpt2()}) {
+  for (const Job& job : {falcon(), new_falcon(), gpt2(), gptj()}) {
     CAPTURE(job.model.family);
     CHECK(saved_bytes(job, "parameters") == 2 * count_parameters(job.model));
     CHECK(huggingface::model_elements(job.model) == count_parameters(job.model));
@@ -152,6 +181,11 @@ TEST_CASE("what of older families is not described is refused by its name") {
                 {{"unsupported: attention_backend", unfuse, {"unfused with model.family gpt2"}},
                  {"sequence_within_learned_positions", lengthen, {"2048", "1024"}}},
                 plan);
+  const auto fuse = [](Job& job, Plan&) {
+    job.profile.attention_backend = AttentionBackend::kFlash;
+  };
+  check_refused(
+      gptj(), {{"unsupported: attention_backend", fuse, {"unfused with model.family gptj"}}}, plan);
   check_refused(small_trainer_job(1),
                 {{"unsupported: model.learned_positions", place, {"1024", "gpt2"}}}, plan);
 }
