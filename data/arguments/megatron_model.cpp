@@ -280,6 +280,21 @@ void read_delta_nets(const RunArguments& arguments, ModelSpec& model) {
   }
 }
 
+// core/transformer/experimental_attention_variant/dsa.py: every layer has an indexer.
+void read_indexer(const RunArguments& arguments, ModelSpec& model) {
+  if (arguments.text_or("--experimental-attention-variant", "") != "dsa") {
+    return;
+  }
+  if (!model.is_mla()) {
+    throw arguments.error("--experimental-attention-variant",
+                          "found dsa, expected --multi-latent-attention beside it");
+  }
+  model.indexer = {.num_heads = arguments.required_integer("--dsa-indexer-n-heads", 1, kMaxCount),
+                   .head_dim = arguments.required_integer("--dsa-indexer-head-dim", 1, kMaxSize),
+                   .topk = arguments.required_integer("--dsa-indexer-topk", 1, kMaxSize)};
+  for (LayerSpec& layer : model.layers) { layer.has_indexer = true; }
+}
+
 // core/transformer/dot_product_attention.py: a trained score a head in every layer.
 void read_sinks(const RunArguments& arguments, ModelSpec& model) {
   const bool has_sinks = arguments.text_or("--softmax-type", "vanilla") == "learnable";
@@ -299,9 +314,9 @@ std::string why_refused(const RunArguments& arguments) {
   }
   const std::string variant =
       arguments.text_or("--experimental-attention-variant", "gated_delta_net");
-  if (variant != "gated_delta_net") {
+  if (variant != "gated_delta_net" && variant != "dsa") {
     return "unsupported: --experimental-attention-variant " + variant +
-           ": an attention that is not counted; gated_delta_net is";
+           ": an attention that is not counted; gated_delta_net and dsa are";
   }
   const std::string hybrid = why_hybrid_refused(arguments);
   return hybrid.empty() ? arguments.first_refused() : hybrid;
@@ -325,6 +340,7 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   read_windows(arguments, model);
   read_sinks(arguments, model);
   read_delta_nets(arguments, model);
+  read_indexer(arguments, model);
   if (pattern) {
     read_hybrid(arguments, *pattern, model);
   }

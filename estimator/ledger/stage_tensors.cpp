@@ -215,6 +215,15 @@ void add_attention_shapes(std::vector<WeightShape>& shapes, const Job& job, cons
   shapes.push_back({.rows = h, .columns = heads * mla.v_head_dim});
 }
 
+// Of an indexer of latent attention, whole on every rank.
+void add_indexer_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model) {
+  const IndexerSpec& indexer = model.indexer;
+  shapes.push_back(
+      {.rows = indexer.num_heads * indexer.head_dim, .columns = model.mla.q_lora_rank});
+  shapes.push_back({.rows = indexer.head_dim, .columns = model.hidden});
+  shapes.push_back({.rows = indexer.num_heads, .columns = model.hidden});
+}
+
 void add_mixer_shapes(std::vector<WeightShape>& shapes, const Job& job, const Plan& plan,
                       MixerKind mixer) {
   switch (mixer) {
@@ -297,6 +306,9 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     case BlockKind::kFurtherLayer: break;
   }
   add_mixer_shapes(shapes, job, plan, layer.mixer);
+  if (layer.has_indexer && model.is_mla()) {
+    add_indexer_shapes(shapes, model);
+  }
   if (!layer.has_ffn) {
     return shapes;
   }

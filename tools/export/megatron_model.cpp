@@ -163,6 +163,12 @@ void add_mixers(ArgumentList& arguments, const ModelSpec& model) {
   }
   arguments.add_switch_if(model.attention_gate == AttentionGate::kPerElement,
                           "--attention-output-gate");
+  if (std::ranges::any_of(model.layers, &LayerSpec::has_indexer)) {
+    arguments.add("--experimental-attention-variant", "dsa");
+    arguments.add("--dsa-indexer-n-heads", model.indexer.num_heads);
+    arguments.add("--dsa-indexer-head-dim", model.indexer.head_dim);
+    arguments.add("--dsa-indexer-topk", model.indexer.topk);
+  }
   if (std::ranges::none_of(model.layers, is_delta_net)) {
     return;
   }

@@ -8,6 +8,10 @@ bool has_sinks(const Job& job) {
   return std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
 }
 
+bool has_indexers(const Job& job) {
+  return std::ranges::any_of(job.model.layers, &LayerSpec::has_indexer);
+}
+
 // TransformerEngine 2.8 pytorch/attention/dot_product_attention/utils.py, get_attention_backend:
 // FlashAttention 2 below compute capability 9.0, cuDNN from there on where it can; on 10.0 its
 // backward is not deterministic, and FlashAttention 2 has no heads with two widths and no sinks.
@@ -27,7 +31,8 @@ AttentionBackend attention_backend(const Job& job, const Plan&) {
 
 bool saves_probabilities(const Job& job, const Plan& plan) {
   const AttentionBackend backend = attention_backend(job, plan);
-  return backend == AttentionBackend::kUnfused || backend == AttentionBackend::kLocal;
+  return backend == AttentionBackend::kUnfused || backend == AttentionBackend::kLocal ||
+         has_indexers(job);
 }
 
 }  // namespace shardplan::megatron

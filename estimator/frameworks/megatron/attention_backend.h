@@ -11,6 +11,8 @@ AttentionBackend attention_backend(const Job& job, const Plan& plan);
 bool saves_probabilities(const Job& job, const Plan& plan);
 // A layer has a trained score a head beside those of the keys (softmax_type learnable).
 bool has_sinks(const Job& job);
+// A layer's keys are chosen by an indexer.
+bool has_indexers(const Job& job);
 // Products, norms and attention are Megatron-core's own (get_gpt_layer_local_spec).
 inline bool has_local_layers(const Job& job) {
   return job.profile.attention_backend == AttentionBackend::kLocal;

@@ -12,6 +12,7 @@
 #include "estimator/frameworks/megatron/host.h"
 #include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/frameworks/megatron/mixers/mixer_kernels.h"
+#include "estimator/frameworks/megatron/mixers/sparse_attention.h"
 #include "estimator/frameworks/pieces/eager_kernels.h"
 #include "estimator/ledger/block_memory.h"
 #include "estimator/plan/number.h"
@@ -244,6 +245,7 @@ void add_sink_scores(const BlockContext& context, const LayerSpec& layer, LayerP
 
 void add_beside_products(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
   add_sink_scores(context, layer, parts);
+  add_sparse_kernels(context, layer, parts);
   add_output_gate(context, layer, parts);
   add_adapters_beside_products(context, layer, parts);
 }

@@ -11,6 +11,7 @@
 #include "estimator/frameworks/megatron/fp8_rules.h"
 #include "estimator/frameworks/megatron/fsdp.h"
 #include "estimator/frameworks/megatron/mixers/hybrid_rules.h"
+#include "estimator/frameworks/megatron/mixers/sparse_rules.h"
 #include "estimator/frameworks/megatron/overlap_rules.h"
 #include "estimator/frameworks/megatron/part_rules.h"
 #include "estimator/frameworks/megatron/state_rules.h"
@@ -162,7 +163,7 @@ OptionWidths option_widths(const Job& job) {
   const FrameworkProfile& profile = job.profile;
   const bool may_be_unfused = profile.attention_backend == AttentionBackend::kUnfused ||
                               profile.attention_backend == AttentionBackend::kLocal ||
-                              may_find_no_kernel(profile);
+                              may_find_no_kernel(profile) || has_indexers(job);
   const bool gathers = profile.moe_dispatcher == MoeDispatcher::kAllGather;
   return {
       .pairs = pairs_of_token(
@@ -205,6 +206,7 @@ constexpr std::array kRules = {
     kMixersBackends,
     kHybridParts,
     kHybridCp,
+    kIndexers,
     // accepted
     kAdaptersArePlain,
     kAdaptersOptimizer,
@@ -250,6 +252,10 @@ constexpr std::array kRules = {
     kHybridRecompute,
     kHybridVpp,
     kMambaByTp,
+    kIndexerAlone,
+    kIndexerCp,
+    kIndexerRope,
+    kIndexerRecompute,
     kDeferredWgrads,
     kDpReplicateNeedsZero,
     kDpReplicate,

@@ -49,6 +49,18 @@ RunReading reading_of(std::string_view model, const std::string& more = "") {
   return read_run(run_settings(value, "run.json"), library.cluster("1x8-h200"), library);
 }
 
+// Latent attention has no groups of queries.
+RunReading reading_without_groups(std::string_view model) {
+  const Library library;
+  std::string training(kTraining);
+  const std::string groups = "\"--group-query-attention\": true, ";
+  training.erase(training.find(groups), groups.size());
+  const JsonValue value = parse_json(
+      R"({"arguments": {)" + std::string(model) + ", " + training + R"(}, "environment": {}})",
+      "run.json");
+  return read_run(run_settings(value, "run.json"), library.cluster("1x8-h200"), library);
+}
+
 // Without an argument whose value has no comma, and the comma before it.
 std::string without(std::string_view model, const std::string& argument) {
   std::string text(model);
@@ -100,15 +112,38 @@ TEST_CASE("a last layer that no whole period ends in is marked as its number say
 }
 
 TEST_CASE("layers that are not counted are refused by what they are") {
-  CHECK(reading_of(kGptOss, R"(, "--experimental-attention-variant": "dsa")").unsupported ==
-        "unsupported: --experimental-attention-variant dsa: an attention that is not counted; "
-        "gated_delta_net is");
+  CHECK(reading_of(kGptOss, R"(, "--experimental-attention-variant": "dms")").unsupported ==
+        "unsupported: --experimental-attention-variant dms: an attention that is not counted; "
+        "gated_delta_net and dsa are");
+  CHECK(message_of([] {
+          reading_of(kGptOss, R"(, "--experimental-attention-variant": "dsa")");
+        }).find("found dsa, expected --multi-latent-attention beside it") != std::string::npos);
   CHECK(reading_of(without(kGptOss, "--softmax-type"), R"(, "--softmax-type": "off-by-one")")
             .unsupported ==
         "unsupported: --softmax-type off-by-one: another softmax than vanilla or learnable");
   CHECK(message_of([] { reading_of(without(kQwen3Next, "--linear-attention-freq")); })
             .find("--linear-attention-freq: found nothing, expected which layers are gated delta "
                   "nets") != std::string::npos);
+}
+
+// deepseek-ai/DeepSeek-V3.2 with five layers of 61.
+constexpr std::string_view kSparse = R"("--num-layers": 5, "--hidden-size": 7168,
+  "--num-attention-heads": 128, "--ffn-hidden-size": 18432, "--padded-vocab-size": 129280,
+  "--swiglu": true, "--disable-bias-linear": true, "--multi-latent-attention": true,
+  "--q-lora-rank": 1536, "--kv-lora-rank": 512, "--qk-head-dim": 128, "--qk-pos-emb-head-dim": 64,
+  "--v-head-dim": 128, "--num-experts": 256, "--moe-router-topk": 8,
+  "--moe-layer-freq": "[0,0,0,1,1]", "--moe-ffn-hidden-size": 2048,
+  "--moe-shared-expert-intermediate-size": 2048, "--moe-router-enable-expert-bias": true,
+  "--experimental-attention-variant": "dsa", "--dsa-indexer-n-heads": 64,
+  "--dsa-indexer-head-dim": 128, "--dsa-indexer-topk": 2048, "--no-rope-fusion": true)";
+
+TEST_CASE("sparse attention's indexers are those of the published model") {
+  const RunReading run = reading_without_groups(kSparse);
+  ModelSpec published = Library().model("deepseek-v3.2").model;
+  published.layers.resize(5);
+  CHECK(run.unsupported.empty());
+  CHECK(count_parameters(run.job.model) == count_parameters(published));
+  CHECK(run.job.model.indexer.topk == 2048);
 }
 
 // examples/mamba/train.sh of core_v0.16.1, and in ratios' place the patterns that the same file of

@@ -12,6 +12,7 @@
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/blocks/local_attention.h"
 #include "estimator/frameworks/megatron/mixers/hybrid.h"
+#include "estimator/frameworks/megatron/mixers/sparse_attention.h"
 
 namespace shardplan::megatron {
 namespace {
@@ -252,8 +253,12 @@ void add_attention(MegatronBlock& block) {
   if (block.job.model.is_mla()) {
     add_mla_compression(block);
   }
-  add_qkv(block);
-  add_te_attention(block);
+  if (block.layer.has_indexer) {
+    add_sparse_attention(block);
+  } else {
+    add_qkv(block);
+    add_te_attention(block);
+  }
   add_output_gate(block);
   add_projection(block);
   add_adapter(block, AdapterPlace::kProjection);

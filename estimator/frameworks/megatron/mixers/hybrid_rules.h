@@ -17,9 +17,9 @@ namespace shardplan::megatron {
 
 // Parts that Transformer Engine's layers have besides those of the layout: MambaModel's and
 // squared_relu, of nemotron_h, whose experts of projected tokens (moe_latent_size) are not
-// described.
+// described; and the indexer of deepseek_v32.
 inline constexpr ModelParts kHybridModelParts = {ModelPart::kMamba2, ModelPart::kSingleParts,
-                                                 ModelPart::kReluSquared};
+                                                 ModelPart::kReluSquared, ModelPart::kIndexer};
 inline std::optional<ModelPart> unknown_part(const Job& job) {
   return missing_part(job.model, job.profile.layout.model_parts | kHybridModelParts);
 }
