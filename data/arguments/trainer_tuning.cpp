@@ -330,7 +330,11 @@ void read_tuning(const TrainerFile& trainer, RunReading& run) {
   read_adapters(trainer, run);
   read_quantized(trainer, run);
   if (run.job.adapters.rank > 0) {
-    run.job.adapters.dtype = adapter_type(trainer, run.job.quantized);
+    const bool is_wide = run.job.adapters.kind == AdapterKind::kAdaLora ||
+                         run.job.adapters.kind == AdapterKind::kBottleneck;
+    run.job.adapters.dtype =
+        is_wide ? DType::kFp32
+                : adapter_type(trainer, run.job.quantized);  // whatever lora_dtype is
   }
 }
 

@@ -1,6 +1,7 @@
 // Which optimizers transformers' Trainer is modelled with, and what they take.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "estimator/frameworks/pieces/eager_rules.h"
@@ -76,11 +77,19 @@ constexpr bool is_of_program(OptimizerKind kind) {
   return kind == kGaLore || kind == kApollo || kind == kAdamMini || kind == kBAdam ||
          kind == kMuonClip;
 }
+// Matrices that are no linear layers: of mixers, and of positions.
+inline bool has_other_matrices(const ModelSpec& model) {
+  return model.learned_positions > 0 ||
+         std::ranges::any_of(model.layers, [](const LayerSpec& layer) {
+           return layer.mixer != MixerKind::kAttention || layer.has_mamba_beside;
+         });
+}
 inline std::string what_program_optimizers_take_not(const Job& job, const Plan& plan) {
   const OptimizerKind kind = job.optimizer;
   return plan.zero > 0                   ? "zero " + number_text(plan.zero)
          : plan.tp > 1                   ? "tp " + number_text(plan.tp)
          : job.model.moe.num_experts > 0 ? "experts"
+         : has_other_matrices(job.model) ? "mixers or learned positions"
          : job.adapters.rank > 0 && kind != OptimizerKind::kMuonClip     ? "adapters"
          : !job.profile.fused_optimizer && kind == OptimizerKind::kBAdam ? "fused_optimizer false"
                                                                          : "";

@@ -23,7 +23,10 @@ TEST_CASE("AdaLoRA has the rank that it begins with") {
   CHECK(run.job.adapters.dropout == 0.05);
   CHECK(run.job.adapters.dtype == DType::kFp32);
   CHECK(run.job.adapters.is_on(LinearLayer::kDown));
-  CHECK(swift({{"tuner_type", "adalora"}, {"adalora_init_r", "32"}}).job.adapters.rank == 32);
+  const RunReading wider =
+      swift({{"tuner_type", "adalora"}, {"adalora_init_r", "32"}, {"lora_dtype", "bfloat16"}});
+  CHECK(wider.job.adapters.rank == 32);
+  CHECK(wider.job.adapters.dtype == DType::kFp32);
 }
 
 TEST_CASE("ms-swift's adapter is a bottleneck behind every FFN") {

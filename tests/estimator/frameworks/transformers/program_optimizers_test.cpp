@@ -153,6 +153,13 @@ TEST_CASE("optimizers of programs are refused where programs refuse them, or the
                     changed.adapters = kDefaultAdapters;
                   },
                   {"galore with adapters"}},
+                 {"unsupported: optimizers of programs",
+                  [&](Job& changed, Plan&) {
+                    galore(changed);
+                    changed.model.family = "lfm2";
+                    changed.model.layers.front().mixer = MixerKind::kShortConvolution;
+                  },
+                  {"galore with mixers"}},
                  {"steps_in_backward_see_one_microbatch",
                   [&](Job& changed, Plan&) {
                     galore(changed);
