@@ -114,6 +114,19 @@ void CausalLm::call_mismatched(const Tensor& logits, const Tensor& token_ids) {
   const Tensor found = log_probabilities_of(logits, token_ids);
 }
 
+namespace {
+
+// Copies of the logits of good and of bad texts, which are taken to be as many.
+eager::Tensors by_label(eager::Graph& graph, const Tensor& logits, std::int64_t sequences) {
+  const InRow row(graph.tape, kLogitsRow);
+  const std::int64_t good = logits.elements / sequences * (sequences / 2);
+  eager::Tensors copies = {graph.make(good, logits.dtype)};
+  copies.push_back(graph.make(logits.elements - good, logits.dtype));
+  return copies;
+}
+
+}  // namespace
+
 // TRL 1.8.0 trainer/kto_trainer.py _compute_loss: copies of the logits of good and of bad texts
 // stay, as what the reference returns does.
 Tensor CausalLm::kto_loss(const Tensor& token_ids, const Tensor& mismatched) {
@@ -124,7 +137,7 @@ Tensor CausalLm::kto_loss(const Tensor& token_ids, const Tensor& mismatched) {
   const Tensor logits = logits_of(token_ids);
   const Tensor of_policy = log_probabilities_of(logits, token_ids);
   const InRow row(graph_.tape, kLogitsRow);
-  const Tensor selected = graph_.make(logits.elements, logits.dtype);
+  const eager::Tensors selected = by_label(graph_, logits, head_shape().sequences);
   Tensor of_reference;
   Tensor reference;
   if (compares()) {
@@ -142,17 +155,14 @@ Tensor CausalLm::kto_loss(const Tensor& token_ids, const Tensor& mismatched) {
 // the texts first, then what does not belong together, then copies of the logits of good and of bad
 // texts; those of the trained model stay.
 Tensor CausalLm::kto_loss_of_factory(const Tensor& token_ids, const Tensor& mismatched) {
-  const auto copies_of = [this](const Tensor& logits) {
-    const InRow row(graph_.tape, kLogitsRow);
-    return graph_.make(logits.elements, logits.dtype);
-  };
+  const std::int64_t sequences = head_shape().sequences;
   Tensor of_policy;
-  Tensor copies;
+  eager::Tensors copies;
   {
     const Tensor logits = logits_of(token_ids);
     of_policy = log_probabilities_of(logits, token_ids);
     call_mismatched(logits_without_graph(mismatched), mismatched);
-    copies = copies_of(logits);
+    copies = by_label(graph_, logits, sequences);
   }
   Tensor of_reference;
   {
@@ -160,7 +170,7 @@ Tensor CausalLm::kto_loss_of_factory(const Tensor& token_ids, const Tensor& mism
     const Tensor logits = reference_logits(token_ids);
     of_reference = log_probabilities_of(logits, token_ids);
     call_mismatched(reference_logits(mismatched), mismatched);
-    const Tensor of_logits = copies_of(logits);
+    const eager::Tensors of_logits = by_label(graph_, logits, sequences);
   }
   const InRow row(graph_.tape, kLogitsRow);
   return compared(graph_, of_policy, of_reference, head_shape());
