@@ -77,7 +77,7 @@ Tensor CausalLm::dpo_loss(const Tensor& token_ids) {
     reference = {};
   }
   const InRow row(graph_.tape, kLogitsRow);
-  const Tensor loss = compared(graph_, of_policy, of_reference, shape);
+  Tensor loss = compared(graph_, of_policy, of_reference, shape);
   if (!is_of_factory()) {
     log_logits(logits);
     log_means_of_halves(graph_, logits);
@@ -146,7 +146,7 @@ Tensor CausalLm::kto_loss(const Tensor& token_ids, const Tensor& mismatched) {
     reference = reference_logits(token_ids);
     of_reference = log_probabilities_of(reference, token_ids);
   }
-  const Tensor loss = compared(graph_, of_policy, of_reference, head_shape());
+  Tensor loss = compared(graph_, of_policy, of_reference, head_shape());
   log_logits(logits);
   return loss;
 }
