@@ -1,5 +1,4 @@
-// What a training framework does with memory and time: behaviours and numbers that its file
-// selects.
+// Behaviours and numbers by which a training framework takes memory and time, as its file selects.
 #pragma once
 
 #include <array>
@@ -18,7 +17,6 @@ namespace shardplan {
 
 // Which framework: an index of the rows of estimator/frameworks (pieces/memory_model.h).
 enum class MemoryModel : std::uint8_t;
-
 struct HostTables;  // host_table.h
 
 enum class SwigluKind {
@@ -34,9 +32,8 @@ enum class CrossEntropyKind {
   kChunked,              // native: bf16 logits of one chunk of tokens, gradient in place
 };
 
-// Which attention kernels run. kAuto: what Transformer Engine chooses for the GPU and the run.
 enum class AttentionBackend {
-  kAuto,
+  kAuto,     // what Transformer Engine chooses for the GPU and the run
   kFused,    // cuDNN: works in the layout of the products
   kFlash,    // FlashAttention 2: batch first, so its output is copied back to sequence first
   kUnfused,  // batched products and softmax: the probabilities are saved
