@@ -111,13 +111,12 @@ TEST_CASE("hybrid models and gpt-oss come back from the arguments that Megatron-
        {std::pair{"qwen3-next-80b-a3b", "--linear-attention-freq '([1]*3+[0]*1"},
         std::pair{"qwen3.5-0.8b", "--attention-output-gate"},
         std::pair{"gpt-oss-20b", "--softmax-type learnable"}}) {
-    CAPTURE(model);
     const Folder folder;
     const ProgramRun run =
         run_shardplan({"estimate", "--model", model, "--cluster", "2x8-h200", "--sequence-length",
                        "4k", "--global-batch", "64", "--export", folder.path()});
     CHECK_MESSAGE(run.exit_code <= 1, run.err);
-    CHECK(contains(run.err, "wrote launch.sh"));
+    CHECK_MESSAGE(contains(run.err, "wrote launch.sh"), run.err);
     CHECK(contains(folder.text("launch.sh"), argument));
   }
 }

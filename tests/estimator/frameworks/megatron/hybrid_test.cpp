@@ -234,8 +234,6 @@ void check_prices(const Job& job, const std::vector<Plan>& plans) {
   }
 }
 
-constexpr Recompute kFull = {.granularity = RecomputeGranularity::kFull};
-
 TEST_CASE("prices of hybrids equal their estimates") {
   const Library library;
   Job job = hybrid_job("M");
@@ -270,7 +268,8 @@ TEST_CASE("prices of adapters on delta nets equal their estimates, replayed and 
   job.adapters = {.rank = 8, .dropout = 0.05, .dtype = DType::kBf16};
   job.adapters.targets.fill(true);
   std::vector<Plan> plans;
-  for (const Recompute& recompute : {Recompute{}, kFull, Recompute{}}) {
+  const Recompute full = {.granularity = RecomputeGranularity::kFull};
+  for (const Recompute& recompute : {Recompute{}, full, Recompute{}}) {
     for (const std::int64_t tp : {1, 2}) {
       plans.push_back(
           {.tp = tp, .ep = 4, .zero = 1, .sequence_parallel = tp > 1, .recompute = recompute});
