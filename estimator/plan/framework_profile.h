@@ -49,9 +49,8 @@ enum class MoeDispatcher {
   kHybridEp,   // DeepEP's branch hybrid-ep: the same by NVLink domain, permuted on the way
 };
 
-// What of a step the host launches as CUDA graphs, in place of kernel by kernel.
 enum class CudaGraphs {
-  kNone,
+  kNone,       // kernel by kernel; else what of a step the host launches as CUDA graphs
   kRouter,     // of experts what stands in front of the exchange: router and preprocessing
   kAttention,  // that and attention; dense FFN and experts are eager
   kLayers,     // whole transformer layers
