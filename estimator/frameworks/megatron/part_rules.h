@@ -128,7 +128,7 @@ inline std::string newer_mixers(const Job& job) {
 inline constexpr ValidityRule kDeltaNeedsCp1 = {
     .name = "gated_delta_net_needs_cp_1",
     .reads = {PlanField::kCp},
-    .broken = [](const Job& job, const Plan& plan) { return has_delta_nets(job) && plan.cp > 1; },
+    .broken = [](const Job& job, const Plan& plan) { return plan.cp > 1 && has_delta_nets(job); },
     .explain =
         [](const Job& job, const Plan& plan) {
           return "cp " + number_text(plan.cp) + " with " + newer_mixers(job) + "; valid: cp 1";
@@ -139,8 +139,9 @@ inline constexpr ValidityRule kDeltaHeadsByTp = {
     .reads = {PlanField::kTp},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return has_delta_nets(job) && (job.model.delta.key_heads % plan.tp != 0 ||
-                                         job.model.delta.value_heads % plan.tp != 0);
+          return (job.model.delta.key_heads % plan.tp != 0 ||
+                  job.model.delta.value_heads % plan.tp != 0) &&
+                 has_delta_nets(job);
         },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -156,7 +157,7 @@ inline constexpr ValidityRule kMixersInBf16 = {
     .reads = {PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return has_newer_mixers(job) && plan.precision == Precision::kFp8;
+          return plan.precision == Precision::kFp8 && has_newer_mixers(job);
         },
     .explain =
         [](const Job& job, const Plan&) {
@@ -169,7 +170,7 @@ inline constexpr ValidityRule kMixersZero = {
     .reads = {PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return (has_delta_nets(job) || is_hybrid(job)) && plan.zero > 1;
+          return plan.zero > 1 && (has_delta_nets(job) || is_hybrid(job));
         },
     .explain =
         [](const Job& job, const Plan& plan) {
@@ -180,7 +181,7 @@ inline constexpr ValidityRule kMixersZero = {
 inline constexpr ValidityRule kMixersOptimizer = {
     .name = "unsupported: optimizer",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return has_newer_mixers(job) && uses_muon(job); },
+    .broken = [](const Job& job, const Plan&) { return uses_muon(job) && has_newer_mixers(job); },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "optimizer",

@@ -67,7 +67,7 @@ inline constexpr ValidityRule kHybridParts = {
 inline constexpr ValidityRule kHybridCp = {
     .name = "unsupported: cp",
     .reads = {PlanField::kCp},
-    .broken = [](const Job& job, const Plan& plan) { return is_hybrid(job) && plan.cp > 1; },
+    .broken = [](const Job& job, const Plan& plan) { return plan.cp > 1 && is_hybrid(job); },
     .explain =
         [](const Job& job, const Plan& plan) {
           return not_modelled(
@@ -100,7 +100,7 @@ inline constexpr ValidityRule kHybridRecompute = {
     .reads = {PlanField::kRecompute},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return is_hybrid(job) && plan.recompute.granularity == RecomputeGranularity::kFull;
+          return plan.recompute.granularity == RecomputeGranularity::kFull && is_hybrid(job);
         },
     .explain =
         [](const Job& job, const Plan&) {
@@ -112,7 +112,7 @@ inline constexpr ValidityRule kHybridRecompute = {
 inline constexpr ValidityRule kHybridVpp = {
     .name = "hybrids_need_vpp_1",
     .reads = {PlanField::kVpp},
-    .broken = [](const Job& job, const Plan& plan) { return is_hybrid(job) && plan.vpp > 1; },
+    .broken = [](const Job& job, const Plan& plan) { return plan.vpp > 1 && is_hybrid(job); },
     .explain =
         [](const Job& job, const Plan& plan) {
           return "vpp " + number_text(plan.vpp) + " with layers of one part (" + job.model.family +
@@ -126,7 +126,7 @@ inline constexpr ValidityRule kMambaByTp = {
     .broken =
         [](const Job& job, const Plan& plan) {
           const MambaSpec& mamba = job.model.mamba;
-          return is_hybrid(job) && (mamba.groups % plan.tp != 0 || mamba.num_heads % plan.tp != 0);
+          return (mamba.groups % plan.tp != 0 || mamba.num_heads % plan.tp != 0) && is_hybrid(job);
         },
     .explain =
         [](const Job& job, const Plan& plan) {

@@ -62,7 +62,7 @@ inline constexpr ValidityRule kIndexerAlone = {
 inline constexpr ValidityRule kIndexerCp = {
     .name = "indexers_need_cp_1",
     .reads = {PlanField::kCp},
-    .broken = [](const Job& job, const Plan& plan) { return has_indexers(job) && plan.cp > 1; },
+    .broken = [](const Job& job, const Plan& plan) { return plan.cp > 1 && has_indexers(job); },
     .explain =
         [](const Job& job, const Plan& plan) {
           return "cp " + number_text(plan.cp) + " with " + indexer_text(job) + "; valid: cp 1";
@@ -72,7 +72,7 @@ inline constexpr ValidityRule kIndexerRope = {
     .name = "indexers_need_plain_rotary_kernels",
     .reads = {},
     .broken = [](const Job& job,
-                 const Plan&) { return has_indexers(job) && job.profile.rope_fusion; },
+                 const Plan&) { return job.profile.rope_fusion && has_indexers(job); },
     .explain =
         [](const Job& job, const Plan&) {
           return "rope_fusion true with " + indexer_text(job) + "; valid: rope_fusion false";
@@ -85,9 +85,9 @@ inline constexpr ValidityRule kIndexerRecompute = {
     .broken =
         [](const Job& job, const Plan& plan) {
           const RecomputeModules& modules = plan.recompute.modules;
-          return has_indexers(job) &&
-                 plan.recompute.granularity == RecomputeGranularity::kSelective &&
-                 (modules.core_attn || modules.mla_up_proj || modules.layernorm);
+          return plan.recompute.granularity == RecomputeGranularity::kSelective &&
+                 (modules.core_attn || modules.mla_up_proj || modules.layernorm) &&
+                 has_indexers(job);
         },
     .explain =
         [](const Job& job, const Plan&) {
