@@ -17,7 +17,7 @@ constexpr std::int64_t kTokens = kSequences * 512;
 constexpr std::int64_t kVocab = 1024;
 constexpr std::int64_t kLogits = 4 * kTokens * kVocab;               // bytes in fp32
 constexpr std::int64_t kRows = 4 * (kTokens - kSequences) * kVocab;  // of tokens that predict one
-constexpr std::int64_t kChunk = 4 * 128 * kVocab;  // of the entropy that TRL logs
+constexpr std::int64_t kChunk = 4 * 128 * kVocab;                    // of the entropy that TRL logs
 // Log-probabilities, sums, labels and tensors of one number.
 constexpr std::int64_t kOfTokens = 64 * kTokens;
 
