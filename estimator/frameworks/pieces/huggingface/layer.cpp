@@ -85,51 +85,48 @@ Tensor routed_experts(const LayerRun& run, Layer& layer, const Tensor& input) {
 // Qwen2-MoE has its shared expert in front of the others, and weights it; DeepSeek and GLM-4.5 have
 // theirs behind them.
 Tensor experts(const LayerRun& run, Layer& layer, const Tensor& input) {
-  const MoeSpec& moe = run.job.model.moe;
-  const auto routed = [&] { return routed_experts(run, layer, input); };
   if (!layer.shared_experts.is_defined()) {
-    return routed();
+    return routed_experts(run, layer, input);
   }
-  if (!moe.shared_gate && run.family.runs_shared_experts_first) {
-    const Tensor shared = feed_forward(run.graph, layer.shared_experts, input, run.uses_liger());
-    return eager::add(run.graph, routed(), shared);
+  const bool is_gated = run.job.model.moe.shared_gate;
+  const auto shared_experts = [&] {
+    return feed_forward(run.graph, layer.shared_experts, input, run.uses_liger());
+  };
+  if (!is_gated && !run.family.runs_shared_experts_first) {
+    const Tensor output = routed_experts(run, layer, input);
+    return eager::add(run.graph, output, shared_experts());
   }
-  if (!moe.shared_gate) {
-    const Tensor output = routed();
-    return eager::add(run.graph, output,
-                      feed_forward(run.graph, layer.shared_experts, input, run.uses_liger()));
-  }
-  Tensor shared = feed_forward(run.graph, layer.shared_experts, input, run.uses_liger());
-  const Tensor output = routed();
-  {
+  Tensor shared = shared_experts();
+  const Tensor output = routed_experts(run, layer, input);
+  if (is_gated) {
     const Tensor gate = project(run.graph, layer.shared_gate, input);
     shared = eager::multiply(run.graph, eager::sigmoid(run.graph, gate), shared);
   }
   return eager::add(run.graph, output, shared);
 }
 
-Tensor delta_output(const LayerRun& run, Layer& layer, const Tensor& input) {
+// Runs `mixer`, a function of the tape's graph, its weights, the input and its sizes, and the
+// product behind it.
+template <typename Weights, typename Widths, typename Mixer>
+Tensor mixed_output(const LayerRun& run, Weights& weights, const Widths& widths, Mixer mixer,
+                    const Tensor& input) {
   const InRow row(run.graph.tape, kRecurrenceRow);
-  const Tensor output = delta_net(
-      run.graph, layer.delta_net, input,
-      {.tokens = run.sizes.tokens, .sequence = run.sizes.sequence, .widths = run.job.model.delta});
-  return project(run.graph, layer.delta_net.output, output);
+  const Tensor output =
+      mixer(run.graph, weights, input,
+            {.tokens = run.sizes.tokens, .sequence = run.sizes.sequence, .widths = widths});
+  return project(run.graph, weights.output, output);
+}
+
+Tensor delta_output(const LayerRun& run, Layer& layer, const Tensor& input) {
+  return mixed_output(run, layer.delta_net, run.job.model.delta, delta_net, input);
 }
 
 Tensor mamba_output(const LayerRun& run, Layer& layer, const Tensor& input) {
-  const InRow row(run.graph.tape, kRecurrenceRow);
-  const Tensor output = mamba(
-      run.graph, layer.mamba, input,
-      {.tokens = run.sizes.tokens, .sequence = run.sizes.sequence, .widths = run.job.model.mamba});
-  return project(run.graph, layer.mamba.output, output);
+  return mixed_output(run, layer.mamba, run.job.model.mamba, mamba, input);
 }
 
 Tensor selective_output(const LayerRun& run, Layer& layer, const Tensor& input) {
-  const InRow row(run.graph.tape, kRecurrenceRow);
-  const Tensor output = selective_scan(
-      run.graph, layer.selective, input,
-      {.tokens = run.sizes.tokens, .sequence = run.sizes.sequence, .widths = run.job.model.mamba});
-  return project(run.graph, layer.selective.output, output);
+  return mixed_output(run, layer.selective, run.job.model.mamba, selective_scan, input);
 }
 
 Tensor call_mamba(const LayerRun& run, Layer& layer, const Tensor& input) {
