@@ -15,7 +15,7 @@ namespace shardplan {
 // as --num-layers says.
 std::optional<std::string> hybrid_pattern(const RunArguments& arguments);
 
-// What of a hybrid is not described; empty: all is.
+// The reason why a hybrid of these arguments is not described; empty: it is.
 std::string why_hybrid_refused(const RunArguments& arguments);
 
 // The layers and Mamba-2's sizes, of a model that has all others. Turns positions or not as

@@ -16,7 +16,7 @@ std::vector<std::string> items_of(const RunArguments& arguments, const char* nam
 std::string escaped(std::string_view text);
 
 void freeze_all(RunReading& run);
-// What is no expression is refused.
+// Adds the rule that `pattern` trains or freezes; refuses a pattern that is no expression.
 void add_rule(RunReading& run, const std::string& setting, const std::string& pattern, bool trains);
 
 // axolotl's unfrozen_parameters.

@@ -8,7 +8,7 @@
 
 namespace shardplan {
 
-// Of a whole config.json of that model_type; without a kind where the class of the tower is not
+// The tower of a whole config.json of that model_type; it has no kind where its class is not
 // described, or the file does not have its sizes. InputError for sizes out of range.
 TowerSpec read_tower(const JsonValue& config, const std::string& model_type,
                      const std::string& file);

@@ -130,7 +130,7 @@ constexpr std::array kMosaicKeys = std::to_array<std::string_view>(
      "layer_norm_epsilon", "learned_pos_emb", "logit_scale", "no_bias", "norm_type", "resid_pdrop",
      "tokenizer_name", "verbose"});
 
-// What attn_config says of bounds, of heads of keys and of ALiBi.
+// Reads attn_config's bounds of queries, keys and values, its heads of keys and its ALiBi.
 void read_mosaic_attention(ConfigReading& reading, bool has_alibi) {
   ModelSpec& model = reading.model;
   const std::string_view key = "attn_config";

@@ -1,4 +1,4 @@
-// What a Trainer's run trains for, other than the next token.
+// Objectives of a Trainer's run other than the next token.
 #include <doctest/doctest.h>
 
 #include "tests/data/arguments/trainer_reading.h"
