@@ -17,11 +17,12 @@ using Member = std::variant<
     TpOverlap FrameworkProfile::*, CpOverlap FrameworkProfile::*, CudaGraphs FrameworkProfile::*,
     Fp8Recipe FrameworkProfile::*, DefaultRecompute FrameworkProfile::*,
     OverlapComm FrameworkProfile::*, OverflowCheck FrameworkProfile::*,
-    LigerKernel FrameworkProfile::*, FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*,
-    HeadLoss FrameworkProfile::*, FsdpPrefetch FrameworkProfile::*, TowerUse FrameworkProfile::*,
-    TrainerLoop FrameworkProfile::*, ActivationOffload FrameworkProfile::*,
-    FakeQuantization FrameworkProfile::*, Objective FrameworkProfile::*,
-    ObjectiveTrainer FrameworkProfile::*, OptimizerSteps FrameworkProfile::*>;
+    ExpertKernels FrameworkProfile::*, LigerKernel FrameworkProfile::*,
+    FsdpUpcast FrameworkProfile::*, FsdpEnds FrameworkProfile::*, HeadLoss FrameworkProfile::*,
+    FsdpPrefetch FrameworkProfile::*, TowerUse FrameworkProfile::*, TrainerLoop FrameworkProfile::*,
+    ActivationOffload FrameworkProfile::*, FakeQuantization FrameworkProfile::*,
+    Objective FrameworkProfile::*, ObjectiveTrainer FrameworkProfile::*,
+    OptimizerSteps FrameworkProfile::*>;
 
 // Every field that a profile's file sets, by its own name.
 struct ProfileField {
@@ -60,6 +61,8 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"fsdp_whole_moments", &FrameworkProfile::fsdp_whole_moments},
     {"fsdp_double_buffer", &FrameworkProfile::fsdp_double_buffer},
     {"log_params_norm", &FrameworkProfile::log_params_norm},
+    {"decoupled_in_proj", &FrameworkProfile::decoupled_in_proj},
+    {"nccl_ub", &FrameworkProfile::nccl_ub},
     {"deallocate_pipeline_outputs", &FrameworkProfile::deallocate_pipeline_outputs},
     {"fused_optimizer", &FrameworkProfile::fused_optimizer},
     {"muon_nesterov", &FrameworkProfile::muon_nesterov},
@@ -76,6 +79,7 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"microbatch_group_size", &FrameworkProfile::microbatch_group_size},
     {"suggested_communication_unit_size", &FrameworkProfile::suggested_communication_unit_size},
     {"weights_dtype", &FrameworkProfile::weights_dtype},
+    {"tf32", &FrameworkProfile::tf32},
     {"autocast", &FrameworkProfile::autocast},
     {"reentrant_checkpoint", &FrameworkProfile::reentrant_checkpoint},
     {"checkpoints_layer_parts", &FrameworkProfile::checkpoints_layer_parts},
@@ -100,6 +104,10 @@ constexpr std::array kProfileFields = std::to_array<ProfileField>({
     {"wide_ends", &FrameworkProfile::wide_ends},
     {"fsdp_prefetch", &FrameworkProfile::fsdp_prefetch},
     {"eager_experts", &FrameworkProfile::eager_experts},
+    {"linear_experts", &FrameworkProfile::linear_experts},
+    {"expert_kernels", &FrameworkProfile::expert_kernels},
+    {"mixer_kernels", &FrameworkProfile::mixer_kernels},
+    {"convolution_kernels", &FrameworkProfile::convolution_kernels},
     {"float_quant_storage", &FrameworkProfile::float_quant_storage},
     {"checkpoints_frozen", &FrameworkProfile::checkpoints_frozen},
     {"narrow_frozen", &FrameworkProfile::narrow_frozen},

@@ -9,6 +9,7 @@
 
 #include "estimator/plan/dtype.h"
 #include "estimator/plan/framework_choices.h"
+#include "estimator/plan/kernel_choices.h"
 #include "estimator/plan/model_parts.h"
 #include "estimator/plan/plan.h"
 #include "estimator/plan/trainer_choices.h"
@@ -18,52 +19,6 @@ namespace shardplan {
 // Which framework: an index of the rows of estimator/frameworks (pieces/memory_model.h).
 enum class MemoryModel : std::uint8_t;
 struct HostTables;  // host_table.h
-
-enum class SwigluKind {
-  kFused,    // fc1 output kept, gate and product in one kernel: 6f bytes per token kept
-  kUnfused,  // silu(gate) kept as well: 8f bytes per token
-};
-
-enum class CrossEntropyKind {
-  kTeFused,              // Transformer Engine, gradient written over the bf16 logits
-  kTeFusedSeparateGrad,  // newer Transformer Engine: separate fp32 gradient
-  kNativeFused,          // Megatron's own fused loss: fp32 softmax kept, cast back to bf16
-  kUnfused,              // fp32 copy of the logits becomes the softmax, cast back
-  kChunked,              // native: bf16 logits of one chunk of tokens, gradient in place
-};
-
-enum class AttentionBackend {
-  kAuto,     // what Transformer Engine chooses for the GPU and the run
-  kFused,    // cuDNN: works in the layout of the products
-  kFlash,    // FlashAttention 2: batch first, so its output is copied back to sequence first
-  kUnfused,  // batched products and softmax: the probabilities are saved
-  kLocal,    // Megatron-core's own layers without Transformer Engine's: they save them, too
-  kFlex,     // PyTorch's flex_attention, a Triton kernel
-};
-
-// How tokens reach the experts of other ranks.
-enum class MoeDispatcher {
-  kAllToAll,   // each rank sends its tokens to the ranks that hold their experts
-  kAllGather,  // every rank gathers all tokens and picks those of its experts
-  kDeepEp,     // DeepEP: a token goes once to each node and each rank that has experts of its own
-  kHybridEp,   // DeepEP's branch hybrid-ep: the same by NVLink domain, permuted on the way
-};
-
-enum class CudaGraphs {
-  kNone,       // kernel by kernel; else what of a step the host launches as CUDA graphs
-  kRouter,     // of experts what stands in front of the exchange: router and preprocessing
-  kAttention,  // that and attention; dense FFN and experts are eager
-  kLayers,     // whole transformer layers
-  kIteration,  // everything from the first forward pass to the last backward pass
-};
-
-// How values are scaled before they are rounded to fp8, in Megatron-LM's words.
-enum class Fp8Recipe {
-  kDelayed,     // a scale a tensor, of the largest values of the steps before
-  kTensorwise,  // a scale a tensor, of its own largest value
-  kBlockwise,   // a scale for 128 values, of weights for 128 x 128
-  kMxfp8,       // a scale for 32 values
-};
 
 // When FSDP2 frees a block's gathered parameters after its forward.
 enum class ReshardAfterForward {
@@ -99,48 +54,10 @@ enum class DefaultRecompute {
 };
 
 // Names as written in the profiles' files, in options and in reports.
-inline constexpr std::array<NamedValue<SwigluKind>, 2> kSwigluKinds = {{
-    {.value = SwigluKind::kFused, .name = "fused"},
-    {.value = SwigluKind::kUnfused, .name = "unfused"},
-}};
-inline constexpr std::array<NamedValue<CrossEntropyKind>, 5> kCrossEntropyKinds = {{
-    {.value = CrossEntropyKind::kTeFused, .name = "te_fused"},
-    {.value = CrossEntropyKind::kTeFusedSeparateGrad, .name = "te_fused_separate_grad"},
-    {.value = CrossEntropyKind::kNativeFused, .name = "native_fused"},
-    {.value = CrossEntropyKind::kUnfused, .name = "unfused"},
-    {.value = CrossEntropyKind::kChunked, .name = "chunked"},
-}};
 inline constexpr std::array<NamedValue<AllocatorKind>, 3> kAllocatorKinds = {{
     {.value = AllocatorKind::kStaticArenas, .name = "static_arenas"},
     {.value = AllocatorKind::kCaching, .name = "caching"},
     {.value = AllocatorKind::kCachingExpandable, .name = "caching_expandable"},
-}};
-inline constexpr std::array<NamedValue<AttentionBackend>, 6> kAttentionBackends = {{
-    {.value = AttentionBackend::kAuto, .name = "auto"},
-    {.value = AttentionBackend::kFused, .name = "fused"},
-    {.value = AttentionBackend::kFlash, .name = "flash"},
-    {.value = AttentionBackend::kUnfused, .name = "unfused"},
-    {.value = AttentionBackend::kLocal, .name = "local"},
-    {.value = AttentionBackend::kFlex, .name = "flex"},
-}};
-inline constexpr std::array<NamedValue<MoeDispatcher>, 4> kMoeDispatchers = {{
-    {.value = MoeDispatcher::kAllToAll, .name = "alltoall"},
-    {.value = MoeDispatcher::kAllGather, .name = "allgather"},
-    {.value = MoeDispatcher::kDeepEp, .name = "deepep"},
-    {.value = MoeDispatcher::kHybridEp, .name = "hybridep"},
-}};
-inline constexpr std::array<NamedValue<CudaGraphs>, 5> kCudaGraphs = {{
-    {.value = CudaGraphs::kNone, .name = "none"},
-    {.value = CudaGraphs::kRouter, .name = "router"},
-    {.value = CudaGraphs::kAttention, .name = "attention"},
-    {.value = CudaGraphs::kLayers, .name = "layers"},
-    {.value = CudaGraphs::kIteration, .name = "iteration"},
-}};
-inline constexpr std::array<NamedValue<Fp8Recipe>, 4> kFp8Recipes = {{
-    {.value = Fp8Recipe::kDelayed, .name = "delayed"},
-    {.value = Fp8Recipe::kTensorwise, .name = "tensorwise"},
-    {.value = Fp8Recipe::kBlockwise, .name = "blockwise"},
-    {.value = Fp8Recipe::kMxfp8, .name = "mxfp8"},
 }};
 inline constexpr std::array<NamedValue<ReshardAfterForward>, 3> kReshardAfterForward = {{
     {.value = ReshardAfterForward::kDefault, .name = "default"},
@@ -171,26 +88,8 @@ inline constexpr std::array<NamedValue<CpOverlap>, 3> kCpOverlaps = {{
     {.value = CpOverlap::kAttention, .name = "attention"},
     {.value = CpOverlap::kSequences, .name = "sequences"},
 }};
-constexpr const auto& names_of(SwigluKind) {
-  return kSwigluKinds;
-}
-constexpr const auto& names_of(CrossEntropyKind) {
-  return kCrossEntropyKinds;
-}
 constexpr const auto& names_of(AllocatorKind) {
   return kAllocatorKinds;
-}
-constexpr const auto& names_of(AttentionBackend) {
-  return kAttentionBackends;
-}
-constexpr const auto& names_of(MoeDispatcher) {
-  return kMoeDispatchers;
-}
-constexpr const auto& names_of(CudaGraphs) {
-  return kCudaGraphs;
-}
-constexpr const auto& names_of(Fp8Recipe) {
-  return kFp8Recipes;
 }
 constexpr const auto& names_of(ReshardAfterForward) {
   return kReshardAfterForward;
@@ -289,7 +188,9 @@ struct FrameworkProfile {
   std::int64_t suggested_communication_unit_size = 0;
   bool fsdp_whole_moments = false;  // Megatron-FSDP: no rank's moments are divided
   bool fsdp_double_buffer = false;  // Megatron-FSDP: layers are gathered into buffers that stay
-  bool log_params_norm = false;     // of all parameters, behind every step
+  bool nccl_ub = false;  // what is gathered and reduced lies in buffers that NCCL registers
+  bool decoupled_in_proj = false;  // Megatron-SWIFT: two products in front of a gated delta net
+  bool log_params_norm = false;    // of all parameters, behind every step
   // Microbatches whose gradient of the output layer's weight waits for the end of the step.
   std::int64_t deferred_embedding_wgrads = 0;
   std::int64_t microbatch_group_size = 0;  // interleaved: microbatches per virtual stage; 0: pp
@@ -298,6 +199,7 @@ struct FrameworkProfile {
   double moe_capacity_factor = 0;  // > 0: tokens per expert are bounded (drop and pad); 0: dropless
   DType weights_dtype = DType::kBf16;    // transformers, as what follows: as the model is loaded
   bool autocast = true;                  // products of mixed precision; else weights' own type
+  bool tf32 = false;                     // products of fp32 round what they read to TF32
   bool reentrant_checkpoint = false;     // torch.utils.checkpoint with use_reentrant
   bool checkpoints_layer_parts = false;  // norms, attention and FFN each; else whole layers
   bool loads_whole = false;              // onto the GPU, then FSDP2 shards what lies there
@@ -320,13 +222,17 @@ struct FrameworkProfile {
   bool packed_sequences = false;  // positions begin anew within a row of tokens
   bool wide_ends = false;         // norms, embedding and head are fp32 beside bf16 linear layers
   FsdpPrefetch fsdp_prefetch = FsdpPrefetch::kNone;
-  bool eager_experts = false;      // one after the other, by a loop of the host
-  bool checkpoints_frozen = true;  // recomputed are layers without trained parameters as well
-  bool narrow_frozen = false;      // frozen parameters are bf16 where trained ones are loaded wider
+  bool eager_experts = false;  // one after the other, by a loop of the host
+  ExpertKernels expert_kernels = ExpertKernels::kGrouped;  // where they are not eager
+  bool mixer_kernels = false;        // those of fla and mamba_ssm; else PyTorch's operators
+  bool convolution_kernels = false;  // those of causal_conv1d; else PyTorch's operators
+  bool checkpoints_frozen = true;    // recomputed are layers without trained parameters as well
+  bool narrow_frozen = false;  // frozen parameters are bf16 where trained ones are loaded wider
   TowerUse vision_tower = TowerUse::kAbsent;
   bool fsdp_wraps_tower = true;      // its layers, one by one; else it is of the root's group
   bool finds_unused = false;         // DDP looks for parameters without gradients, asked to
   bool quantizes_experts = false;    // their weights, too, which are unpacked whole as they run
+  bool linear_experts = false;       // Llama 4: each expert is linear layers, one after another
   bool float_quant_storage = false;  // 4-bit weights lie in bf16, which FSDP2 shards
   DType quant_compute_dtype = DType::kBf16;  // of their products, where others are in bf16
   bool fused_norm_rotary = false;            // axolotl's kernel of norms of heads and rotation

@@ -3,7 +3,9 @@
 // SiglipVisionTransformer, models/gemma3/modeling_gemma3.py Gemma3MultiModalProjector,
 // models/pixtral/modeling_pixtral.py PixtralVisionModel, models/mistral3/modeling_mistral3.py
 // Mistral3MultiModalProjector, models/llama4/modeling_llama4.py Llama4VisionModel,
-// models/voxtral/modeling_voxtral.py VoxtralEncoder, VoxtralMultiModalProjector.
+// models/voxtral/modeling_voxtral.py VoxtralEncoder, VoxtralMultiModalProjector,
+// models/gemma4/modeling_gemma4.py Gemma4VisionModel, Gemma4AudioModel, Gemma4MultimodalEmbedder,
+// models/gemma4_unified/modeling_gemma4_unified.py Gemma4UnifiedVisionEmbedder.
 #include "estimator/plan/tower.h"
 
 #include <utility>
@@ -24,6 +26,8 @@ class TensorList {
       case TowerKind::kPixtral: add_pixtral(); break;
       case TowerKind::kLlama4: add_llama4(); break;
       case TowerKind::kWhisper: add_whisper(); break;
+      case TowerKind::kGemma4: add_gemma4(); break;
+      case TowerKind::kGemma4Unified: add_gemma4_unified(); break;
     }
     return std::move(tensors_);
   }
@@ -46,9 +50,16 @@ class TensorList {
   }
   template <typename Function>
   void add_blocks(const std::string& path, Function add_block) {
+    add_blocks(path, 0, tower_.layers, add_block);
+  }
+  // `first`: the number of the first of them among the layers of all encoders.
+  template <typename Function>
+  void add_blocks(const std::string& path, std::int64_t first, std::int64_t count,
+                  Function add_block) {
     const std::string outer = prefix_;
-    for (block_ = 0; block_ < tower_.layers; ++block_) {
-      prefix_ = outer + path + "." + std::to_string(block_) + ".";
+    for (std::int64_t i = 0; i < count; ++i) {
+      block_ = first + i;
+      prefix_ = outer + path + "." + std::to_string(i) + ".";
       add_block();
     }
     block_ = -1;
@@ -168,6 +179,96 @@ class TensorList {
     add_linear("linear_1", tower_.ffn, text_hidden_, false);
     add_linear("linear_2", text_hidden_, text_hidden_, false);
   }
+
+  // Gemma4ClippableLinear, a linear layer within a module of its own.
+  void add_clippable(const std::string& module, std::int64_t inputs, std::int64_t outputs) {
+    add_linear(module + ".linear", inputs, outputs, false);
+  }
+  void add_gemma4_vision() {
+    const std::int64_t hidden = tower_.hidden;
+    prefix_ = "model.vision_tower.";
+    add("patch_embedder.position_embedding_table", 2 * tower_.positions, hidden);
+    add_linear("patch_embedder.input_proj", tower_.patch, hidden, false);
+    add_blocks("encoder.layers", [&] {
+      for (const char* const each : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+        add_clippable(std::string("self_attn.") + each, hidden, hidden);
+      }
+      add("self_attn.q_norm.weight", tower_.head_dim);
+      add("self_attn.k_norm.weight", tower_.head_dim);
+      add_clippable("mlp.gate_proj", hidden, tower_.ffn);
+      add_clippable("mlp.up_proj", hidden, tower_.ffn);
+      add_clippable("mlp.down_proj", tower_.ffn, hidden);
+      for (const char* const each :
+           {"input", "post_attention", "pre_feedforward", "post_feedforward"}) {
+        add(std::string(each) + "_layernorm.weight", hidden);
+      }
+    });
+  }
+
+  // A conformer: half an FFN, attention with relative positions, a convolution and half an FFN.
+  void add_gemma4_sound_layer() {
+    const std::int64_t hidden = tower_.sound_hidden;
+    for (const char* const each : {"feed_forward1", "feed_forward2"}) {
+      const std::string module = each;
+      add_clippable(module + ".ffw_layer_1", hidden, 4 * hidden);
+      add_clippable(module + ".ffw_layer_2", 4 * hidden, hidden);
+      add(module + ".pre_layer_norm.weight", hidden);
+      add(module + ".post_layer_norm.weight", hidden);
+    }
+    add("self_attn.per_dim_scale", hidden / kGemma4SoundHeads);
+    for (const char* const each : {"q_proj", "k_proj", "v_proj", "post"}) {
+      add_clippable(std::string("self_attn.") + each, hidden, hidden);
+    }
+    add_linear("self_attn.relative_k_proj", hidden, hidden, false);
+    add_clippable("lconv1d.linear_start", hidden, 2 * hidden);
+    add_clippable("lconv1d.linear_end", hidden, hidden);
+    add("lconv1d.depthwise_conv1d.weight", hidden, kGemma4SoundMoments);
+    add("lconv1d.pre_layer_norm.weight", hidden);
+    add("lconv1d.conv_norm.weight", hidden);
+    for (const char* const each : {"norm_pre_attn", "norm_post_attn", "norm_out"}) {
+      add(std::string(each) + ".weight", hidden);
+    }
+  }
+  void add_gemma4() {
+    add_gemma4_vision();
+    if (tower_.sound_layers > 0) {
+      constexpr std::int64_t kWide = 128;  // channels of both convolutions, of 3 x 3
+      constexpr std::int64_t kNarrow = 32;
+      prefix_ = "model.audio_tower.";
+      add("subsample_conv_projection.layer0.conv.weight", kWide, 3 * 3);
+      add("subsample_conv_projection.layer0.norm.weight", kWide);
+      add("subsample_conv_projection.layer1.conv.weight", kNarrow, kWide * 3 * 3);
+      add("subsample_conv_projection.layer1.norm.weight", kNarrow);
+      add_linear("subsample_conv_projection.input_proj_linear", kWide / 4 * kNarrow,
+                 tower_.sound_hidden, false);
+      add_blocks("layers", tower_.layers, tower_.sound_layers, [&] { add_gemma4_sound_layer(); });
+      add_linear("output_proj", tower_.sound_hidden, tower_.sound_output, true);
+    }
+    prefix_ = "model.";
+    add_linear("embed_vision.embedding_projection", tower_.hidden, text_hidden_, false);
+    if (tower_.sound_layers > 0) {
+      add_linear("embed_audio.embedding_projection", tower_.sound_output, text_hidden_, false);
+    }
+  }
+
+  void add_gemma4_unified() {
+    const std::int64_t hidden = tower_.hidden;
+    prefix_ = "model.embed_vision.";
+    add("pos_embedding", 2 * tower_.positions, hidden);
+    add_biased("patch_ln1", tower_.patch);
+    add_linear("patch_dense", tower_.patch, hidden, true);
+    add_biased("patch_ln2", hidden);
+    add_biased("pos_norm", hidden);
+    add_linear("multimodal_embedder.embedding_projection", tower_.output, text_hidden_, false);
+    if (tower_.sound_hidden > 0) {
+      prefix_ = "model.embed_audio.";
+      add_linear("embedding_projection", tower_.sound_hidden, text_hidden_, false);
+    }
+  }
+
+  // Of every published encoder of sound (configuration_gemma4.py Gemma4AudioConfig).
+  static constexpr std::int64_t kGemma4SoundHeads = 8;
+  static constexpr std::int64_t kGemma4SoundMoments = 5;
 
   const TowerSpec& tower_;
   const std::int64_t text_hidden_;

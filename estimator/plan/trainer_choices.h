@@ -45,6 +45,7 @@ enum class HeadLoss {
   kByProbability,    // of each token, times its probability (DFT, arXiv 2508.05629)
   kByEntropy,        // of each token, times the entropy of its 20 largest logits (EAFT)
   kByEntropyOfRows,  // the same, of copies of the rows that count
+  kAnchored,         // kByProbability, and how far from a frozen copy of the model (ASFT)
 };
 
 // Whether the loop takes the loss of logits that the model returns.
@@ -83,6 +84,7 @@ constexpr bool ends_in_labels(Objective objective) {
 enum class ObjectiveTrainer {
   kTrl,      // TRL's, from 1.0 on
   kFactory,  // LLaMA-Factory's
+  kSwift,    // ms-swift's, around TRL's before 1.0
 };
 
 // Linear layers that are trained to be quantized, whose weights and inputs are rounded as they run
@@ -94,6 +96,14 @@ enum class LigerKernel {
   kOff,
   kOn,          // as 0.8.3 and later have them
   kThrough082,  // chunks' gradients of the head's weight become fp32 before they are added
+  kNorms,       // norms alone, as kernels of the Hub replace them
+};
+
+// Which kernels run experts whose weights are one tensor for all of them.
+enum class ExpertKernels {
+  kGrouped,     // PyTorch's grouped products
+  kScatterMoe,  // ScatterMoE's, which take rows where they lie, and adapters with them (axolotl)
+  kMegablocks,  // megablocks', of the Hub
 };
 
 // How saved tensors that lie on the host go there and come back (Offload::activations).
@@ -152,7 +162,7 @@ inline constexpr std::array<NamedValue<FsdpPrefetch>, 3> kFsdpPrefetches = {{
     {.value = FsdpPrefetch::kBackwardPre, .name = "backward_pre"},
     {.value = FsdpPrefetch::kBackwardPost, .name = "backward_post"},
 }};
-inline constexpr std::array<NamedValue<HeadLoss>, 9> kHeadLosses = {{
+inline constexpr std::array<NamedValue<HeadLoss>, 10> kHeadLosses = {{
     {.value = HeadLoss::kStock, .name = "stock"},
     {.value = HeadLoss::kChunked, .name = "chunked"},
     {.value = HeadLoss::kFusedLinear, .name = "fused_linear"},
@@ -162,6 +172,7 @@ inline constexpr std::array<NamedValue<HeadLoss>, 9> kHeadLosses = {{
     {.value = HeadLoss::kByProbability, .name = "dft"},
     {.value = HeadLoss::kByEntropy, .name = "eaft"},
     {.value = HeadLoss::kByEntropyOfRows, .name = "eaft_of_rows"},
+    {.value = HeadLoss::kAnchored, .name = "asft"},
 }};
 inline constexpr std::array<NamedValue<Objective>, 7> kObjectives = {{
     {.value = Objective::kNextToken, .name = "next_token"},
@@ -172,18 +183,25 @@ inline constexpr std::array<NamedValue<Objective>, 7> kObjectives = {{
     {.value = Objective::kSimpo, .name = "simpo"},
     {.value = Objective::kKto, .name = "kto"},
 }};
-inline constexpr std::array<NamedValue<ObjectiveTrainer>, 2> kObjectiveTrainers = {{
+inline constexpr std::array<NamedValue<ObjectiveTrainer>, 3> kObjectiveTrainers = {{
     {.value = ObjectiveTrainer::kTrl, .name = "trl"},
     {.value = ObjectiveTrainer::kFactory, .name = "llamafactory"},
+    {.value = ObjectiveTrainer::kSwift, .name = "ms_swift"},
 }};
 inline constexpr std::array<NamedValue<FakeQuantization>, 2> kFakeQuantizations = {{
     {.value = FakeQuantization::kNone, .name = "none"},
     {.value = FakeQuantization::kInt8Int4, .name = "int8_int4"},
 }};
-inline constexpr std::array<NamedValue<LigerKernel>, 3> kLigerKernels = {{
+inline constexpr std::array<NamedValue<LigerKernel>, 4> kLigerKernels = {{
     {.value = LigerKernel::kOff, .name = "off"},
     {.value = LigerKernel::kOn, .name = "on"},
     {.value = LigerKernel::kThrough082, .name = "through_0.8.2"},
+    {.value = LigerKernel::kNorms, .name = "norms"},
+}};
+inline constexpr std::array<NamedValue<ExpertKernels>, 3> kExpertKernels = {{
+    {.value = ExpertKernels::kGrouped, .name = "grouped"},
+    {.value = ExpertKernels::kScatterMoe, .name = "scattermoe"},
+    {.value = ExpertKernels::kMegablocks, .name = "megablocks"},
 }};
 inline constexpr std::array<NamedValue<ActivationOffload>, 3> kActivationOffloads = {{
     {.value = ActivationOffload::kStreams, .name = "streams"},
@@ -222,6 +240,9 @@ constexpr const auto& names_of(FsdpPrefetch) {
 }
 constexpr const auto& names_of(HeadLoss) {
   return kHeadLosses;
+}
+constexpr const auto& names_of(ExpertKernels) {
+  return kExpertKernels;
 }
 constexpr const auto& names_of(LigerKernel) {
   return kLigerKernels;

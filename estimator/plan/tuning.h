@@ -92,11 +92,11 @@ struct Adapters {
 // utils/constants.py TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING).
 inline constexpr Adapters kDefaultAdapters = {.rank = 8, .targets = {true, false, true}};
 
-// How linear weights of layers are stored (bitsandbytes).
-enum class Quantization { kNone, kNf4, kFp4, kInt8 };
+// How linear weights of layers are stored: by bitsandbytes, or in a checkpoint of 4-bit integers.
+enum class Quantization { kNone, kNf4, kFp4, kInt8, kGptq, kAwq };
 
-inline constexpr std::array<std::string_view, 4> kQuantizationNames = {"none", "nf4", "fp4",
-                                                                       "int8"};
+inline constexpr std::array<std::string_view, 6> kQuantizationNames = {"none", "nf4",  "fp4",
+                                                                       "int8", "gptq", "awq"};
 
 constexpr std::string_view name_of(Quantization kind) {
   return kQuantizationNames[static_cast<std::size_t>(kind)];
