@@ -97,6 +97,7 @@ inline constexpr ValidityRule kRecomputeLayers = {
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.recompute.granularity == RecomputeGranularity::kFull &&
+                 plan.recompute.num_layers != 1 &&
                  (plan.recompute.num_layers < 1 ||
                   plan.recompute.num_layers > longest_chunk(job, plan));
         },

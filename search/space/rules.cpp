@@ -87,29 +87,38 @@ std::optional<Plan> other_rank_order(const Job& job, const SearchSpace& space, c
   return earlier_twin(job, plan, rules, space.rank_order, &Plan::rank_order, is_same_order);
 }
 
-// Full recompute of the first n layers of each chunk, n no less than the chunk has, is full
-// recompute of every layer by itself.
-bool recomputes_every_layer(const Recompute& recompute, std::int64_t longest_chunk) {
-  if (recompute.granularity != RecomputeGranularity::kFull) {
-    return false;
-  }
-  return recompute.method == RecomputeMethod::kUniform ? recompute.num_layers == 1
-                                                       : recompute.num_layers >= longest_chunk;
+bool recomputes_first_layers(const Recompute& recompute) {
+  return recompute.granularity == RecomputeGranularity::kFull &&
+         recompute.method == RecomputeMethod::kBlock;
 }
 
+bool recomputes_one_by_one(const Recompute& recompute) {
+  return recompute.granularity == RecomputeGranularity::kFull &&
+         recompute.method == RecomputeMethod::kUniform && recompute.num_layers == 1;
+}
+
+// Full recompute of the first n layers of each chunk, n no less than the chunk has, is full
+// recompute of every layer by itself.
 std::optional<Plan> longer_recompute_block(const Job& job, const SearchSpace& space,
                                            const Plan& plan, const RuleList& rules) {
-  if (plan.recompute.granularity != RecomputeGranularity::kFull) {
+  if (!recomputes_first_layers(plan.recompute) && !recomputes_one_by_one(plan.recompute)) {
     return std::nullopt;
   }
-  const std::vector<std::int64_t> layers = layers_per_chunk(job, plan);
-  const std::int64_t longest_chunk = layers.empty() ? 0 : std::ranges::max(layers);
-  if (longest_chunk == 0 || !recomputes_every_layer(plan.recompute, longest_chunk)) {
-    return std::nullopt;
-  }
-  return earlier_twin(
-      job, plan, rules, space.recompute, &Plan::recompute,
-      [&](const Recompute& recompute) { return recomputes_every_layer(recompute, longest_chunk); });
+  std::optional<std::int64_t> longest;  // chunk of the plan; 0: its layers do not split
+  const auto recomputes_every_layer = [&](const Recompute& recompute) {
+    if (!recomputes_first_layers(recompute)) {
+      return recomputes_one_by_one(recompute);
+    }
+    if (!longest) {
+      const std::vector<std::int64_t> layers = layers_per_chunk(job, plan);
+      longest = layers.empty() ? 0 : std::ranges::max(layers);
+    }
+    return *longest > 0 && recompute.num_layers >= *longest;
+  };
+  return recomputes_every_layer(plan.recompute)
+             ? earlier_twin(job, plan, rules, space.recompute, &Plan::recompute,
+                            recomputes_every_layer)
+             : std::nullopt;
 }
 
 constexpr std::array<EquivalenceRule, 4> kEquivalenceRules = {{

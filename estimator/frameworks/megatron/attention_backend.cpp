@@ -9,7 +9,8 @@ bool has_sinks(const Job& job) {
 }
 
 bool has_indexers(const Job& job) {
-  return std::ranges::any_of(job.model.layers, &LayerSpec::has_indexer);
+  return job.model.indexer.num_heads > 0 &&
+         std::ranges::any_of(job.model.layers, &LayerSpec::has_indexer);
 }
 
 // TransformerEngine 2.8 pytorch/attention/dot_product_attention/utils.py, get_attention_backend:
@@ -18,15 +19,15 @@ bool has_indexers(const Job& job) {
 AttentionBackend attention_backend(const Job& job, const Plan&) {
   const AttentionBackend chosen = job.profile.attention_backend;
   const std::int64_t capability = job.cluster.gpu.compute_capability;
-  const bool flash_can = !job.model.is_mla() && !has_sinks(job);
+  const auto flash_can = [&] { return !job.model.is_mla() && !has_sinks(job); };
   if (chosen != AttentionBackend::kAuto) {
     return chosen;
   }
   if (capability >= 100 && job.profile.deterministic_attention) {
-    return flash_can ? AttentionBackend::kFlash : AttentionBackend::kUnfused;
+    return flash_can() ? AttentionBackend::kFlash : AttentionBackend::kUnfused;
   }
-  return capability > 0 && capability < 90 && flash_can ? AttentionBackend::kFlash
-                                                        : AttentionBackend::kFused;
+  return capability > 0 && capability < 90 && flash_can() ? AttentionBackend::kFlash
+                                                          : AttentionBackend::kFused;
 }
 
 bool saves_probabilities(const Job& job, const Plan& plan) {
