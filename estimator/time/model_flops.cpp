@@ -6,13 +6,18 @@
 namespace shardplan {
 namespace {
 
-std::int64_t attention_parameters(const ModelSpec& model) {
+std::int64_t attention_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const MlaSpec& mla = model.mla;
   const std::int64_t h = model.hidden;
   const std::int64_t a = model.num_heads;
   if (!model.is_mla()) {
+    const AttentionHeads heads = model.heads_of(layer);
     const bool has_gate = model.attention_gate == AttentionGate::kPerElement;
-    return h * ((has_gate ? 3 : 2) * a + 2 * model.num_kv_heads) * model.head_dim;
+    const std::int64_t of_keys = layer.key_values == KeyValueSource::kOwn             ? 2
+                                 : layer.key_values == KeyValueSource::kKeysAreValues ? 1
+                                                                                      : 0;
+    return h * ((has_gate ? 3 : 2) * heads.num_heads + of_keys * heads.num_kv_heads) *
+           heads.qk_head_dim;
   }
   const std::int64_t query = a * mla.qk_head_dim();
   return (mla.q_lora_rank > 0 ? mla.q_lora_rank * (h + query) : h * query) +
@@ -28,11 +33,14 @@ std::int64_t mixer_parameters(const ModelSpec& model, const LayerSpec& layer) {
   switch (layer.mixer) {
     case MixerKind::kGatedDelta:
       return h * (2 * delta.key_width() + 3 * delta.value_width() + 2 * delta.value_heads);
+    case MixerKind::kKimiDelta:
+      return h * (4 * delta.value_width() + delta.value_heads + 2 * delta.value_head_dim) +
+             2 * delta.value_head_dim * delta.value_width();
     case MixerKind::kMamba2:
       return h * (3 * mamba.inner + 2 * mamba.groups * mamba.state + mamba.num_heads);
     case MixerKind::kShortConvolution: return 4 * h * h;
     case MixerKind::kNone: return 0;
-    default: return attention_parameters(model);
+    default: return attention_parameters(model, layer);
   }
 }
 
@@ -47,7 +55,8 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
                 ffn_products * h * (model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
       : layer.has_ffn ? ffn_products * h * model.ffn_of(layer)
                       : 0;
-  return number(mixer + ffn);
+  const std::int64_t per_layer = 2 * h * model.per_layer_embedding.width;
+  return number(mixer + ffn + per_layer);
 }
 
 // Forward products of one token with keys and values, or with the state of a recurrence: a delta
@@ -56,6 +65,7 @@ double mixing_flops(const Job& job, const LayerSpec& layer) {
   const ModelSpec& model = job.model;
   switch (layer.mixer) {
     case MixerKind::kGatedDelta:
+    case MixerKind::kKimiDelta:
       return 3 * 2 * number(model.delta.value_width() * model.delta.key_head_dim);
     case MixerKind::kMamba2: return 2 * 2 * number(model.mamba.inner * model.mamba.state);
     case MixerKind::kShortConvolution:
@@ -63,11 +73,12 @@ double mixing_flops(const Job& job, const LayerSpec& layer) {
     case MixerKind::kNone: return 0;
     default: break;
   }
+  const AttentionHeads heads = model.heads_of(layer);
   const AttentionWork attention = {
       .pairs = attention_pairs(job, layer) / number(job.sequence_length),
-      .heads = model.num_heads,
-      .qk_dim = model.qk_head_dim(),
-      .v_dim = model.v_head_dim()};
+      .heads = heads.num_heads,
+      .qk_dim = heads.qk_head_dim,
+      .v_dim = heads.v_head_dim};
   return attention.forward_flops();
 }
 

@@ -13,7 +13,8 @@ trainer_muon.py), max_grad_norm, attn_implementation;
 and where it has them: fp16, tf32, use_reentrant, use_liger_kernel, quantization, kbit_prepare, qat (trainer_model.py), loss
 stock|trl_chunked|cut_cross_entropy or of trainer_losses.py, objective (trainer_objectives.py), loop llamafactory_v1 (trainer_v1.py), packing {"lengths"} (position_ids start again at each document, no attention_mask),
 padding {"lengths"} (tokens of each row that are none), train_only and freeze (expressions over names of parameters), tensor_parallel, ring,
-activation_offload, ffn_tiles (trainer_parts.py), arguments (further TrainingArguments), fake_group: rank 0 alone
+activation_offload, ffn_tiles (trainer_parts.py), packages (of fla, mamba_ssm and causal_conv1d those that the models' mixers find; PYTHONPATH says
+where they are), arguments (further TrainingArguments), fake_group: rank 0 alone
 runs (or rank fake_rank), in torch's process group "fake", whose collectives move nothing. Its allocator sees what a rank of the whole world
 sees; its times have no transfers, and the driver's figures no communicators. DistributedDataParallel takes no such group.
 --trace: three steps; what the allocator did until the end of the second (trainer_trace.py).
@@ -39,6 +40,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 if "--native" in sys.argv:
     os.environ.setdefault("TORCH_SYMBOLIZE_MODE", "dladdr")  # seconds; lines of C++ would take minutes
+
+MIXER_PACKAGES = {"fla": "fla-core", "mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d"}
+
+
+def hide_packages(path):
+    """transformers takes functions of these packages wherever it can import them, when it is imported itself."""
+    with open(path) as file:
+        wanted = json.load(file).get("packages", [])
+    for package in MIXER_PACKAGES:
+        if package not in wanted:
+            sys.modules[package] = None
+
+
+def found_packages():
+    return [name for package, name in MIXER_PACKAGES.items() if sys.modules.get(package, package) is not None]
+
+
+if os.path.isfile(sys.argv[1] if len(sys.argv) > 1 else ""):
+    hide_packages(sys.argv[1])
 
 import torch
 import trainer_objectives
@@ -203,7 +223,7 @@ def rank_measured(recorder, counts, context, loading_peak, shared):
 def versions():
     named = {"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda}
     for package in ("transformers", "accelerate", "deepspeed", "peft", "bitsandbytes", "liger_kernel", "trl", "cut_cross_entropy",
-                    "torchao"):  # fmt: skip
+                    "torchao", *found_packages()):  # fmt: skip
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             named[package] = importlib.metadata.version(package)
     with contextlib.suppress(OSError, subprocess.CalledProcessError):

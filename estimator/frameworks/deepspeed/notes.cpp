@@ -1,5 +1,6 @@
 #include "estimator/frameworks/deepspeed/notes.h"
 
+#include "estimator/frameworks/pieces/huggingface/mixers/notes.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface/shared.h"
@@ -23,11 +24,13 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
     add(huggingface::kNamesAssumption);
   }
   if (huggingface::has_recurrences(job.model)) {
-    add(huggingface::kRecurrenceAssumption);
+    assumptions.push_back({.text = huggingface::recurrence_assumption(job)});
   }
-  if (job.optimizer == OptimizerKind::kAdamW8bit) {
+  if (job.optimizer != OptimizerKind::kAdamW) {
     add(plan.offload.optimizer > 0
-            ? "an optimizer of 8 bits is DeepSpeed's AdamW in fp32 where it is offloaded"
+            ? "an optimizer of bitsandbytes is DeepSpeed's AdamW in fp32 where it is offloaded"
+        : is_paged(job.optimizer)
+            ? "paged moments stay on the GPU, and their step takes as long as one of fp32's"
             : "the step of 8-bit moments takes as long as one of fp32's");
   }
   if (plan.offload.optimizer > 0 && job.profile.host_threads == 1) {

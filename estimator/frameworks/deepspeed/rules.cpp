@@ -8,6 +8,8 @@
 #include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/pieces/eager_rules.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
+#include "estimator/frameworks/pieces/huggingface/kernel_rules.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/rules.h"
 #include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
 #include "estimator/frameworks/pieces/huggingface/weights/rules.h"
@@ -52,13 +54,14 @@ constexpr ValidityRule kObjectivesOverPartitions = {
         },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "objective",
-                              std::string(name_of(job.profile.objective)) + " with zero 3",
-                              "zero 1 or 2, or next_token, orpo and simpo");
+          return not_modelled(job, "objective", huggingface::what_compares(job) + " with zero 3",
+                              "zero 1 or 2, or next_token, orpo and simpo by another loss than "
+                              "asft");
         }};
 constexpr ValidityRule kAdamWOf32Or8Bits =
     kOnlyValues<"unsupported: optimizer", &Job::optimizer, OptimizerKind::kAdamW,
-                OptimizerKind::kAdamW8bit>;
+                OptimizerKind::kAdamW8bit, OptimizerKind::kPagedAdamW,
+                OptimizerKind::kPagedAdamW8bit>;
 constexpr ValidityRule kNoTp = kOnlyValues<"unsupported: tp", &Plan::tp, 1>;
 constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 
@@ -184,6 +187,21 @@ constexpr ValidityRule kTrainedOfOneType = {
                  "adapters in that type, zero 1 or 2, or no trained copies";
         }};
 
+// The function reads the output projection's weight outside that module, which ZeRO-3 then gathers
+// as one of another module's until the mixer returns.
+constexpr ValidityRule kCombinedScanOfWholeWeights = {
+    .name = "unsupported: mixer_kernels",
+    .reads = {PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.mixer_kernels && plan.zero == 3 && huggingface::has_mamba2(job.model);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "mixer_kernels", "true with Mamba-2 and zero 3",
+                              "false, or zero 1 or 2");
+        }};
+
 constexpr std::array kDeepspeedRules = {
     kSizesPositive,
     // modelled
@@ -205,6 +223,8 @@ constexpr std::array kDeepspeedRules = {
     kNoEtp,
     kNoReplicas,
     kHeadDimOfOperators,
+    huggingface::kHeadsOfFamily,
+    huggingface::kKernelsOfValueNorms,
     kNoMtp,
     kOffloadActivationsUnsupported,
     kMoeBufferFactorUnsupported,
@@ -225,13 +245,20 @@ constexpr std::array kDeepspeedRules = {
     huggingface::kObjectivesAsRead,
     kObjectivesOverPartitions,
     huggingface::kLossesOfPlainHeads,
+    huggingface::kAnchorAsRead,
     huggingface::kSinksAreEager,
     huggingface::kEagerAttentionAsRead,
     huggingface::kPositionsOfFamily,
     huggingface::kSequenceOfPositions,
+    huggingface::kMixerKernelsAsRead,
+    kCombinedScanOfWholeWeights,
     kHiddenDropoutUnsupported,
     kAttentionDropoutUnsupported,
+    huggingface::kQuantizationAsRead,
     // accepted
+    huggingface::kScansNeedConvolutions,
+    huggingface::kConvolutionOfKernel,
+    huggingface::kRuleOfKernel,
     kRankOrderComplete,
     kWorldByTpCpPp,
     kHeadsByKvHeads,
@@ -252,6 +279,7 @@ constexpr std::array kDeepspeedRules = {
     kQuantizedNeedsAdapters,
     huggingface::kNamesTrainSomething,
     kTrainedOfOneType,
+    huggingface::kAnchorOfWholeModels,
     huggingface::kPairsOfTexts,
     kMicrobatchTooLarge,
 };

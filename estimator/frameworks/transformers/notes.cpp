@@ -1,5 +1,7 @@
 #include "estimator/frameworks/transformers/notes.h"
 
+#include "estimator/frameworks/pieces/huggingface/expert_kernels.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/notes.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/objectives/rules.h"
 #include "estimator/frameworks/pieces/huggingface/shared.h"
@@ -49,7 +51,7 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
     add(huggingface::kNamesAssumption);
   }
   if (huggingface::has_recurrences(job.model)) {
-    add(huggingface::kRecurrenceAssumption);
+    assumptions.push_back({.text = huggingface::recurrence_assumption(job)});
   }
   if (huggingface::class_of(job.model).idle_predictions > 0) {
     add("modules of multi-token prediction are loaded beside the layers and never run: their "
@@ -88,6 +90,11 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
     add("batches have an attention mask; without one transformers takes a ring's positions for "
         "packed sequences, and makes a mask of (s / c)^2 bytes that no layer reads");
   }
+  if (plan.ep > 1) {
+    add("experts are as likely as each other, so that a rank receives what it has a share of; the "
+        "time of rows whose experts are other ranks', which axolotl multiplies by the first "
+        "expert's, is not counted");
+  }
   if (plan.tp > 1) {
     add("layers divided over ranks were read of their sources, not measured");
   }
@@ -101,9 +108,14 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces&,
   if (plan.zero > 0 && job.profile.fsdp_version == 1) {
     add("FSDP1's hooks take the host as long as FSDP2's, and use_orig_params is true");
   }
+  if (const char* const text = huggingface::expert_kernels_assumption(job)) {
+    add(text);
+  }
   if (job.adapters.rank > 0 && job.model.has_moe_layers()) {
     add(huggingface::expert_adapters(job).are_none()
             ? "adapters are on linear layers, which the experts' weights are not"
+        : job.profile.expert_kernels == ExpertKernels::kScatterMoe
+            ? "adapters are on the experts' weights, too, beside which ScatterMoE runs them"
             : "adapters are on the experts' weights, too, each of which peft makes once more in "
               "every layer");
   }

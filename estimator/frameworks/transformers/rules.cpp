@@ -7,6 +7,8 @@
 
 #include "estimator/frameworks/pieces/eager_rules.h"
 #include "estimator/frameworks/pieces/huggingface/adapter_rules.h"
+#include "estimator/frameworks/pieces/huggingface/kernel_rules.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/rules.h"
 #include "estimator/frameworks/pieces/huggingface/rules.h"
 #include "estimator/frameworks/pieces/huggingface/weights/rules.h"
 #include "estimator/frameworks/pieces/tower_rule.h"
@@ -41,8 +43,12 @@ constexpr ValidityRule kNoPp = kOnlyValues<"unsupported: pp", &Plan::pp, 1>;
 // A parameter of integers cannot be made (torch/nn/parameter.py); accelerate leaves 4-bit weights
 // in bytes out of FSDP2 since 1.14, before which their ends are the root's. FSDP1 flattens
 // parameters of one type alone (torch/distributed/fsdp/_flat_param.py
-// _validate_tensors_to_flatten).
+// _validate_tensors_to_flatten). axolotl, which alone quantizes experts, has FSDP2 shard integers
+// (067b021 monkeypatch/fsdp2_qlora.py, monkeypatch/accelerate/fsdp2_quantized.py).
 std::string unshardable_weights(const Job& job) {
+  if (job.profile.quantizes_experts && job.profile.fsdp_version == 2) {
+    return "";
+  }
   const bool leaves_out =
       job.profile.fsdp_version == 2 && (job.profile.fsdp_ends == FsdpEnds::kTail ||
                                         job.profile.fsdp_ends == FsdpEnds::kTailWithHead);
@@ -76,21 +82,22 @@ constexpr ValidityRule kFlatOfOneType = {
               "wide_ends false, or fsdp_version 2");
         }};
 
-// Packed experts are no parameters that a linear layer's way of sharding takes.
+// FSDP1 flattens no bytes together with floats, and experts one after the other would be unpacked
+// for each of them.
 constexpr ValidityRule kPackedExperts = {
     .name = "unsupported: quantizes_experts",
     .reads = {PlanField::kZero},
     .broken =
         [](const Job& job, const Plan& plan) {
           return job.profile.quantizes_experts && job.quantized.kind != Quantization::kNone &&
-                 (plan.zero > 0 || job.profile.eager_experts);
+                 (is_fsdp(job, plan, 1) || job.profile.eager_experts);
         },
     .explain =
-        [](const Job& job, const Plan& plan) {
-          return not_modelled(job, "quantizes_experts",
-                              plan.zero > 0 ? "true with zero " + number_text(plan.zero)
-                                            : "true with eager_experts",
-                              "false, or zero 0 and grouped products");
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "quantizes_experts",
+              job.profile.eager_experts ? "true with eager_experts" : "true with fsdp_version 1",
+              "false, or fsdp_version 2 and grouped products");
         }};
 
 // Trained copies of tables are wrapped for themselves by FSDP1 (fsdp_auto_wrap_policy).
@@ -242,6 +249,19 @@ constexpr ValidityRule kScaledGradients = {
                  " fp16: its GradScaler takes no gradients in fp16; valid: fp32";
         }};
 
+// FlashAttention takes sinks where every rank has whole sequences (sink_attention.h).
+constexpr ValidityRule kSinksOfBackends = {
+    .name = "unsupported: attention_backend",
+    .reads = {PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const bool takes_sinks = job.profile.attention_backend == AttentionBackend::kFlash &&
+                                   !huggingface::class_of(job.model).attends_in_fp32 &&
+                                   plan.cp == 1;
+          return !takes_sinks && huggingface::kSinksAreEager.broken(job, plan);
+        },
+    .explain = huggingface::kSinksAreEager.explain};
+
 constexpr std::array kTransformersRules = {
     kSizesPositive,
     // modelled
@@ -260,7 +280,7 @@ constexpr std::array kTransformersRules = {
     kNoVpp,
     kCpMethods,
     huggingface::kSequencesOfGroups,
-    kNoEp,
+    kDealtExperts,
     kNoEtp,
     kReplicasOfFsdp2,
     kFamilies,
@@ -268,6 +288,8 @@ constexpr std::array kTransformersRules = {
     huggingface::kKnownNames,
     kNoMtp,
     kHeadDim,
+    huggingface::kHeadsOfFamily,
+    huggingface::kKernelsOfValueNorms,
     kActivationsOnHost,
     kTilesOfWholeFfns,
     kOffloadAllOrNone,
@@ -279,7 +301,8 @@ constexpr std::array kTransformersRules = {
     huggingface::kNormsOfFamily,
     huggingface::kLigerOfFamily,
     huggingface::kLossesOfPlainHeads,
-    huggingface::kSinksAreEager,
+    huggingface::kAnchorAsRead,
+    kSinksOfBackends,
     huggingface::kEagerAttentionAsRead,
     huggingface::kPositionsOfFamily,
     huggingface::kSequenceOfPositions,
@@ -294,7 +317,13 @@ constexpr std::array kTransformersRules = {
     kObjectivesOverShards,
     huggingface::kRotationsAsRead,
     huggingface::kAdaptedExpertsAreGrouped,
+    huggingface::kExpertKernelsAsRead,
+    huggingface::kQuantizationAsRead,
+    huggingface::kMixerKernelsAsRead,
     // accepted
+    huggingface::kScansNeedConvolutions,
+    huggingface::kConvolutionOfKernel,
+    huggingface::kRuleOfKernel,
     kAdapterRank,
     kAdaptersHaveTargets,
     huggingface::kAdaptedMixerOutputs,
@@ -306,6 +335,7 @@ constexpr std::array kTransformersRules = {
     kPackedExperts,
     kShardsOfFloats,
     kFlatOfOneType,
+    huggingface::kTurnedInOneType,
     kOptimizerTakesShards,
     kStepsInBackwardAlone,
     kBlocksOnOneGpu,
@@ -323,6 +353,9 @@ constexpr std::array kTransformersRules = {
     kOffloadNeedsShards,
     kShardsNeedRanks,
     kDpReplicate,
+    kExpertAxesNeedExperts,
+    kExpertsByEp,
+    kEpByRanks,
     huggingface::kSequenceByRanks,
     kSequenceByRing,
     kA2aHeads,
@@ -330,6 +363,7 @@ constexpr std::array kTransformersRules = {
     kLayersPerChunk,
     kDpMatchesWorld,
     kGlobalBatch,
+    huggingface::kAnchorOfWholeModels,
     huggingface::kPairsOfTexts,
     kMicrobatchTooLarge,
 };

@@ -1,19 +1,19 @@
-// Read in Megatron-LM core_v0.16.1 core/ssm/gated_delta_net.py (GatedDeltaNet), with causal-conv1d
-// 1.7 (causal_conv1d_interface.py, CausalConv1dFn) and flash-linear-attention 0.4.1
+// Read in Megatron-LM core_v0.16.1 core/ssm/gated_delta_net.py (GatedDeltaNet), and where the
+// product in front is two (Megatron-SWIFT's --linear-decoupled-in-proj) in mcore-bridge 1.6.5
+// src/mcore_bridge/model/modules/gated_delta_net.py; with causal-conv1d 1.7
+// (causal_conv1d_interface.py, CausalConv1dFn) and flash-linear-attention 0.4.1
 // (fla/modules/l2norm.py, fla/ops/gated_delta_rule/{chunk,wy_fast}.py, fla/ops/common/{chunk_o,
 // chunk_delta_h}.py). Letters: T tokens, t tp; K and V widths of keys and values, H value heads, P
 // a key head's width times H, each over t; d_k and d_v widths of a head.
 #include "estimator/frameworks/megatron/mixers/delta_net.h"
 
 #include "estimator/frameworks/megatron/adapters/rows.h"
-#include "estimator/frameworks/megatron/blocks/attention.h"
 #include "estimator/frameworks/megatron/blocks/layer_ends.h"
-#include "estimator/frameworks/megatron/blocks/linear.h"
+#include "estimator/frameworks/megatron/mixers/mixer_ends.h"
+#include "estimator/frameworks/pieces/delta_rule_work.h"
 
 namespace shardplan::megatron {
 namespace {
-
-constexpr std::int64_t kChunk = 64;  // tokens that share a state
 
 // Elements of all tokens on one rank.
 struct DeltaElements {
@@ -39,7 +39,8 @@ DeltaElements delta_elements(const MegatronBlock& block) {
           .values = tokens * heads * delta.value_head_dim,
           .key_heads = tokens * key_heads,
           .heads = tokens * heads,
-          .states = div_ceil(tokens, kChunk) * heads * delta.key_head_dim * delta.value_head_dim};
+          .states = div_ceil(tokens, kRuleChunkTokens) * heads * delta.key_head_dim *
+                    delta.value_head_dim};
 }
 
 constexpr Life kInFront = {.born = Step::kForwardLayout,
@@ -82,7 +83,7 @@ void add_rule(MegatronBlock& block, const DeltaElements& of) {
   RowList& rows = block.rows;
   const DType dtype = block.shape.dtype;
   const Step forward = Step::kForwardAttention;
-  rows.keep("delta.chunk_products", kChunk * of.heads, dtype,
+  rows.keep("delta.chunk_products", kRuleChunkTokens * of.heads, dtype,
             {.born = forward, .last_forward_use = forward, .dies = Step::kBackwardAttention},
             "64*H*T: the inverse of every chunk's triangle");
   rows.use("delta.chunk_states", of.states, dtype, forward, forward,
@@ -95,12 +96,7 @@ void add_rule(MegatronBlock& block, const DeltaElements& of) {
   rows.keep("delta.gate", of.values, dtype,
             {.born = Step::kForwardLayout, .last_forward_use = forward, .dies = kBehindRule.dies},
             "V*T: copied out of the packed product, saved by the gate");
-  keep_where_saved(block, saves_input(block, adapts_mixer_output(block.job)), "delta.gated_output",
-                   of.values, dtype,
-                   {.born = forward,
-                    .last_forward_use = Step::kForwardProjection,
-                    .dies = block.weight_step(Step::kBackwardProjection)},
-                   "V*T: saved by the projection");
+  keep_mixer_output(block, "delta.gated_output", of.values, "V*T: saved by the projection");
   rows.use("delta.batch_first_output", block.plan.micro_batch > 1 ? of.values : 0, dtype, forward,
            Step::kForwardProjection, "V*T: before it is copied to sequence first");
 }
@@ -126,8 +122,44 @@ void add_backward(MegatronBlock& block, const DeltaElements& of) {
            "2K*T: of queries and keys before they were repeated");
   rows.use("delta.convolution_gradients", 2 * of.convolved(), dtype, front, front,
            "2*(2K+V)*T: of the convolution's output and input");
+  const bool is_two = block.job.profile.decoupled_in_proj;
   rows.use("delta.packed_gradient", of.packed(), dtype, front,
-           block.weight_step(Step::kBackwardQkv), "(2K+2V+2H)*T: all parts put together");
+           is_two ? Step::kBackwardQkvGather : block.weight_step(Step::kBackwardQkv),
+           "(2K+2V+2H)*T: all parts put together");
+}
+
+// Two products, each with a norm of its own in front: queries, keys, values and gates of one, steps
+// and decays of the other, which --fp8-param-gather leaves in bf16. Their outputs are put together
+// by heads, and held by the mixer's forward beside that; backward both parts are copied out.
+void add_second_product(MegatronBlock& block, const DeltaElements& of) {
+  if (!block.job.profile.decoupled_in_proj) {
+    return;
+  }
+  RowList& rows = block.rows;
+  const DType dtype = block.shape.dtype;
+  const bool in_fp8 =
+      block.plan.precision == Precision::kFp8 && !block.job.profile.fp8_param_gather;
+  const std::int64_t parts =
+      gathers_in_front(block.job, block.plan, block.layer) ? block.plan.tp : 1;
+  const std::int64_t sequence = parts * block.shape.hidden * block.shape.sharded_tokens;
+  rows.use("delta.products", of.packed(), dtype, Step::kForwardQkv, Step::kForwardProjection,
+           "(2K+2V+2H)*T: both outputs before they are put together");
+  rows.keep("delta.second_norm_statistics", parts * norm_statistics(block), DType::kFp32,
+            {.born = Step::kForwardNorm,
+             .last_forward_use = Step::kForwardNorm,
+             .dies = Step::kBackwardNorm},
+            "u: reciprocal root mean square, fp32");
+  keep_where_saved(block, saves_normed_input(block, adapts_mixer_input(block.job)),
+                   "delta.second_norm_output", in_fp8 ? block.linear_elements(sequence) : sequence,
+                   in_fp8 ? DType::kFp8 : dtype,
+                   {.born = Step::kForwardNorm,
+                    .last_forward_use = Step::kForwardQkv,
+                    .dies = block.weight_step(Step::kBackwardQkv)},
+                   "h*u: saved by the product of steps and decays");
+  rows.use("delta.product_gradients", of.packed(), dtype, Step::kBackwardQkvGather,
+           block.weight_step(Step::kBackwardQkv), "(2K+2V+2H)*T: copied out for each product");
+  rows.use("delta.second_norm_gradient", sequence, dtype, Step::kBackwardQkv, Step::kBackwardNorm,
+           "h*u: gradient of its norm's output, then of its input");
 }
 
 }  // namespace
@@ -135,18 +167,11 @@ void add_backward(MegatronBlock& block, const DeltaElements& of) {
 void add_delta_net(MegatronBlock& block) {
   const DeltaElements of = delta_elements(block);
   add_input_gathers(block);
+  add_second_product(block, of);
   add_front(block, of);
   add_rule(block, of);
   add_backward(block, of);
-  add_input_gradients(block, of.packed() / block.shape.tokens);
-  add_projection(block);
-  if (gathers_in_front(block.job, block.plan, block.layer)) {
-    add_whole_adapter(block, AdapterPlace::kMixerInput);
-    add_whole_adapter(block, AdapterPlace::kMixerOutput);
-  } else {
-    add_adapter(block, AdapterPlace::kMixerInput);
-    add_adapter(block, AdapterPlace::kMixerOutput);
-  }
+  add_mixer_ends(block, of.packed() / block.shape.tokens);
 }
 
 }  // namespace shardplan::megatron

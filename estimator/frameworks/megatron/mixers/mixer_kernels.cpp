@@ -3,6 +3,7 @@
 #include "estimator/frameworks/megatron/mixers/mixer_kernels.h"
 
 #include "estimator/frameworks/megatron/mixers/mamba_kernels.h"
+#include "estimator/frameworks/pieces/delta_rule_work.h"
 
 #include "estimator/plan/number.h"
 #include "estimator/plan/time_constants.h"
@@ -11,47 +12,24 @@
 namespace shardplan::megatron {
 namespace {
 
-constexpr double kChunk = 64;  // tokens that share a state
-
 // Passes over each channel of the convolution: copied by channel 2 and convolved 2; backward its
-// gradient 3, copied back 2, and parts put together 2. Queries and keys, as wide as value heads:
-// copied 2, normed 2 and repeated 2, read by the rule's four kernels 4 and written as weights 1;
-// backward made again 3, read 6, written 4, summed over repetitions 2 and normed back 3.
+// gradient 3, copied back 2, and parts put together 2. Queries and keys, as wide as value heads,
+// are copied 2, normed 2 and repeated 2 in front of the rule; backward summed over repetitions 2
+// and normed back 3.
 Passes channel_kernels(double e) {
   return {.forward = {.fused = 2 * e, .rearranged = 2 * e},
           .backward = {.fused = 3 * e, .rearranged = 4 * e}};
 }
 Passes key_kernels(double e) {
-  return {.forward = {.fused = 9 * e, .rearranged = 2 * e},
-          .backward = {.fused = 16 * e, .rearranged = 2 * e}};
+  return delta_rule_keys(e) + Passes{.forward = {.fused = 4 * e, .rearranged = 2 * e},
+                                     .backward = {.fused = 3 * e, .rearranged = 2 * e}};
 }
 
-// Passes over each value: copied 2; the rule reads it, writes and reads two more of its kind 5 and
-// the output 1; normed 2 and gated 3, whose gate is copied 2. Backward the gate 5, the norm 3; made
-// again 5, gradients read and written 8, and copied back 2.
+// Passes over each value beside the rule's: copied 2; normed 2 and gated 3, whose gate is copied 2.
+// Backward the gate 5, the norm 3, and copied back 2.
 Passes value_kernels(double e) {
-  return {.forward = {.fused = 11 * e, .rearranged = 4 * e},
-          .backward = {.fused = 21 * e, .rearranged = 2 * e}};
-}
-
-// Passes over each state: written and read; backward again, and its gradient.
-Passes state_kernels(double e) {
-  return {.forward = {.fused = 2 * e}, .backward = {.fused = 4 * e}};
-}
-
-// Passes over each element of a chunk's triangle: in fp32 written, read and inverted, in bf16
-// written and read; backward read twice.
-Passes triangle_kernels(double e) {
-  return {.forward = {.fused = 8 + 3 * e}, .backward = {.fused = 2 * e}};
-}
-
-// Products of one token and value head: two of a chunk's keys, its inverse with keys and values,
-// three with the state, one of a chunk's values.
-double rule_flops(const DeltaSpec& delta) {
-  const double key = number(delta.key_head_dim);
-  const double value = number(delta.value_head_dim);
-  return 2 * 2 * kChunk * key + 2 * kChunk * (key + value) + 3 * 2 * key * value +
-         2 * kChunk * value;
+  return delta_rule_values(e) + Passes{.forward = {.fused = 5 * e, .rearranged = 4 * e},
+                                       .backward = {.fused = 8 * e, .rearranged = 2 * e}};
 }
 
 // Backward computes forward's products but the output's again, and two of each.
@@ -67,10 +45,12 @@ BlockTime delta_rule(const BlockContext& context) {
   BlockTime time = memory_bound(context, channels, channel_kernels(e));
   add(time, memory_bound(context, 2 * keys, key_kernels(e)));
   add(time, memory_bound(context, values, value_kernels(e)));
-  add(time, memory_bound(context, keys * number(delta.value_head_dim) / kChunk, state_kernels(e)));
-  add(time, memory_bound(context, tokens * heads * kChunk, triangle_kernels(e)));
+  add(time, memory_bound(context, keys * number(delta.value_head_dim) / number(kRuleChunkTokens),
+                         delta_rule_states(e)));
+  add(time,
+      memory_bound(context, tokens * heads * number(kRuleChunkTokens), delta_rule_triangles(e)));
   BlockTime products;
-  products.forward_flops = tokens * heads * rule_flops(delta);
+  products.forward_flops = tokens * heads * delta_rule_flops(delta);
   const GpuSpec& gpu = context.gpu();
   products.forward_s = products.forward_flops / (gpu.bf16_flops_per_s * gpu.constants->gemm_share);
   products.backward_input_s = 3 * products.forward_s;
@@ -79,14 +59,18 @@ BlockTime delta_rule(const BlockContext& context) {
   return time;
 }
 
-// The product in front makes so much for all ranks, the one behind takes so much.
-void add_projections(const BlockContext& context, std::int64_t made, std::int64_t taken,
-                     LayerParts& parts) {
+// The products in front make so much for all ranks, the one behind takes so much.
+void add_projections(const BlockContext& context, std::initializer_list<std::int64_t> made,
+                     std::int64_t taken, LayerParts& parts) {
   const std::int64_t hidden = context.model().hidden;
   const Precision precision = context.plan.precision;
   begin_part(context, "projections");
-  const BlockTime in = linear(
-      context, {.m = context.tokens, .n = div_ceil(made, context.plan.tp), .k = hidden}, precision);
+  BlockTime in;
+  for (const std::int64_t width : made) {
+    add(in,
+        linear(context, {.m = context.tokens, .n = div_ceil(width, context.plan.tp), .k = hidden},
+               precision));
+  }
   const BlockTime out =
       linear(context, {.m = context.tokens, .n = hidden, .k = div_ceil(taken, context.plan.tp)},
              precision);
@@ -100,23 +84,31 @@ void add_projections(const BlockContext& context, std::int64_t made, std::int64_
                                        .row = out}));
 }
 
+void add_delta_projections(const BlockContext& context, LayerParts& parts) {
+  const DeltaSpec& delta = context.model().delta;
+  const std::int64_t mixed = 2 * (delta.key_width() + delta.value_width());
+  const std::int64_t steps = 2 * delta.value_heads;
+  if (context.job.profile.decoupled_in_proj) {
+    add_projections(context, {mixed, steps}, delta.value_width(), parts);
+  } else {
+    add_projections(context, {mixed + steps}, delta.value_width(), parts);
+  }
+}
+
 }  // namespace
 
 void add_mixer(const BlockContext& context, const LayerSpec& layer, LayerParts& parts) {
-  const DeltaSpec& delta = context.model().delta;
   const MambaSpec& mamba = context.model().mamba;
   switch (layer.mixer) {
     case MixerKind::kGatedDelta:
       begin_part(context, "attention");
       parts.attention = delta_rule(context);
-      return add_projections(context,
-                             2 * (delta.key_width() + delta.value_width() + delta.value_heads),
-                             delta.value_width(), parts);
+      return add_delta_projections(context, parts);
     case MixerKind::kMamba2:
       begin_part(context, "attention");
       parts.attention = mamba_scan(context);
       return add_projections(context,
-                             2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads,
+                             {2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads},
                              mamba.inner, parts);
     default: return;
   }

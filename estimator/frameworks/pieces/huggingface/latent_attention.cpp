@@ -59,17 +59,24 @@ Heads latent_heads(Graph& graph, LatentProjections& projections, Linear& query, 
   const MlaSpec& widths = sizes.widths;
   const std::int64_t all_heads = sizes.tokens * sizes.heads;
   const Tensor queries = projected_queries(graph, projections, query, input);
-  const Tensors query_parts = eager::split(graph, queries, all_heads * widths.qk_nope_head_dim);
+  const Tensors query_parts =
+      sizes.turns ? eager::split(graph, queries, all_heads * widths.qk_nope_head_dim)
+                  : Tensors{eager::copied_back(graph, queries)};
   const Tensor latent = project(graph, projections.key_value_down, input);
   const Tensors latent_parts = eager::split(graph, latent, sizes.tokens * widths.kv_lora_rank);
   const Tensor normed = latent_norm(graph, projections.key_value_norm, latent_parts[0]);
   const auto turned = [&](const Tensor& part) {
     return rotate(graph, sizes.rotary, part, part.elements, rotary);
   };
-  const Tensor rotary_query = turned(query_parts[1]);
-  const Tensor rotary_key = turned(latent_parts[1]);
   Heads heads;
-  heads.query = eager::cat(graph, query_parts[0], rotary_query);
+  Tensor rotary_key = latent_parts[1];
+  if (sizes.turns) {
+    const Tensor rotary_query = turned(query_parts[1]);
+    rotary_key = turned(latent_parts[1]);
+    heads.query = eager::cat(graph, query_parts[0], rotary_query);
+  } else {
+    heads.query = query_parts[0];
+  }
   const Tensor expanded = project(graph, projections.key_value_up, normed);
   const Tensors parts = eager::split(graph, expanded, all_heads * widths.qk_nope_head_dim);
   heads.key = assembled_keys(graph, parts[0], rotary_key, sizes);

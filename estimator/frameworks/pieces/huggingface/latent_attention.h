@@ -1,6 +1,7 @@
 // Queries, keys and values of multi-head latent attention. Source: transformers 5.17
-// models/deepseek_v3/modeling_deepseek_v3.py DeepseekV3Attention (deepseek_v2's is alike). No run
-// of it was measured.
+// models/deepseek_v3/modeling_deepseek_v3.py DeepseekV3Attention (deepseek_v2's is alike);
+// models/kimi_linear/modeling_kimi_linear.py KimiLinearAttention, which turns nothing. No run of
+// either was measured.
 #pragma once
 
 #include "estimator/frameworks/pieces/huggingface/linear.h"
@@ -26,6 +27,7 @@ struct LatentSizes {
   std::int64_t heads = 0;
   MlaSpec widths;
   RotaryKind rotary = RotaryKind::kEvenAndOdd;
+  bool turns = true;  // no: what would be turned stays as it is (kimi_linear)
 };
 
 // `query`: the plain projection.

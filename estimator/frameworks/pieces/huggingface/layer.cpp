@@ -6,9 +6,12 @@
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/eager/tiles.h"
+#include "estimator/frameworks/pieces/huggingface/dispatched_experts.h"
 #include "estimator/frameworks/pieces/huggingface/fused_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
-#include "estimator/frameworks/pieces/huggingface/layer_attention.h"
+#include "estimator/frameworks/pieces/huggingface/layer_mixers.h"
+#include "estimator/frameworks/pieces/huggingface/megablocks.h"
+#include "estimator/frameworks/pieces/huggingface/scattermoe.h"
 
 namespace shardplan::huggingface {
 
@@ -21,9 +24,22 @@ AttentionSizes LayerRun::attention_sizes() const {
           .sequence = sizes.rings ? sizes.sequence / sizes.cp : sizes.sequence,
           .query_heads = sizes.query_heads / exchanging,
           .key_heads = sizes.key_heads / exchanging,
+          .head_dim = job.model.qk_head_dim(),
           .value_dim = job.model.v_head_dim(),
           .ranks = exchanging,
-          .caps_scores = job.model.caps_scores};
+          .caps_scores = job.model.caps_scores,
+          .chooses_by_width = widest_head(job.model) > kWidestHead};
+}
+
+AttentionSizes LayerRun::attention_sizes_of(const LayerSpec& layer) const {
+  AttentionSizes of_layer = attention_sizes();
+  if (layer.heads != AttentionHeads{}) {
+    of_layer.query_heads = layer.heads.num_heads;
+    of_layer.key_heads = layer.heads.num_kv_heads;
+    of_layer.head_dim = layer.heads.qk_head_dim;
+    of_layer.value_dim = layer.heads.v_head_dim;
+  }
+  return of_layer;
 }
 
 namespace {
@@ -31,8 +47,14 @@ namespace {
 // The residual stream is in the type of the table; norms compute in fp32.
 Tensor norm_output(const LayerRun& run, const Norm& norm, const Tensor& input, bool is_of_heads) {
   const InRow row(run.graph.tape, kNormRow);
+  if (!norm.weight.data.is_defined()) {
+    return gemma4_norm(run.graph, norm, input);
+  }
   if (is_of_heads && run.fuses_norm_rotary()) {
     return eager::liger_norm(run.graph, norm.weight.data, input, false);
+  }
+  if (run.hub_kernels().norms) {
+    return eager::liger_norm(run.graph, norm.weight.data, input);
   }
   if (run.uses_liger() &&
       !(is_of_heads && run.job.profile.liger_kernel == LigerKernel::kThrough082 &&
@@ -43,6 +65,7 @@ Tensor norm_output(const LayerRun& run, const Norm& norm, const Tensor& input, b
     case NormKind::kLlama: return llama_norm(run.graph, norm, input);
     case NormKind::kGemma: return gemma_norm(run.graph, norm, input);
     case NormKind::kWide: return wide_norm(run.graph, norm, input);
+    case NormKind::kGemma4: return gemma4_norm(run.graph, norm, input);
     case NormKind::kCentred: return centred_norm(run.graph, norm, input);
     case NormKind::kLayer: return layer_norm(run.graph, norm, input);
     case NormKind::kPlusOneLayer: return plus_one_layer_norm(run.graph, norm, input);
@@ -60,6 +83,28 @@ Tensor apply_norm(const LayerRun& run, Norm& norm, const Tensor& input, bool is_
 
 namespace {
 
+// Within the module that holds the experts of this rank.
+Tensor outputs_over_ranks(const LayerRun& run, const Layer& layer, const Tensor& input,
+                          const Tensor& weights, const ExpertSizes& sizes) {
+  const ModuleGroup module = {ModuleGroup::Kind::kExperts, layer.place};
+  const Tensor output =
+      dispatched_experts(run.graph, layer.experts, run.holder.enter(module, input), weights, sizes,
+                         run.sizes.ep);
+  return run.holder.leave(module, output);
+}
+
+Tensor outputs_of_chosen(const LayerRun& run, const Experts& experts, const Tensor& input,
+                         const Tensor& weights, const ExpertSizes& sizes) {
+  switch (run.job.profile.expert_kernels) {
+    case ExpertKernels::kGrouped: break;
+    case ExpertKernels::kScatterMoe:
+      return scattermoe_forward(run.graph, experts, input, weights, sizes);
+    case ExpertKernels::kMegablocks:
+      return megablocks_forward(run.graph, experts, input, weights, sizes);
+  }
+  return experts_forward(run.graph, experts, input, weights, sizes);
+}
+
 // NemotronHMoE: the router sees tokens whole, experts see them projected.
 Tensor routed_experts(const LayerRun& run, Layer& layer, const Tensor& input) {
   const MoeSpec& moe = run.job.model.moe;
@@ -73,13 +118,16 @@ Tensor routed_experts(const LayerRun& run, Layer& layer, const Tensor& input) {
                        .is_gated = run.job.model.gated_ffn,
                        .activation = run.job.model.activation};
   const Tensor weights = weights_of_chosen(run.graph, layer.experts, input, sizes);
+  if (run.sizes.ep > 1) {
+    return outputs_over_ranks(run, layer, input, weights, sizes);
+  }
   if (moe.latent == 0) {
-    return experts_forward(run.graph, layer.experts, input, weights, sizes);
+    return outputs_of_chosen(run, layer.experts, input, weights, sizes);
   }
   sizes.hidden = moe.latent;
   const Tensor latent = project(run.graph, layer.latent_input, input);
   return project(run.graph, layer.latent_output,
-                 experts_forward(run.graph, layer.experts, latent, weights, sizes));
+                 outputs_of_chosen(run, layer.experts, latent, weights, sizes));
 }
 
 // Qwen2-MoE has its shared expert in front of the others, and weights it; DeepSeek and GLM-4.5 have
@@ -103,75 +151,6 @@ Tensor experts(const LayerRun& run, Layer& layer, const Tensor& input) {
     shared = eager::multiply(run.graph, eager::sigmoid(run.graph, gate), shared);
   }
   return eager::add(run.graph, output, shared);
-}
-
-// Runs `mixer`, a function of the tape's graph, its weights, the input and its sizes, and the
-// product behind it.
-template <typename Weights, typename Widths, typename Mixer>
-Tensor mixed_output(const LayerRun& run, Weights& weights, const Widths& widths, Mixer mixer,
-                    const Tensor& input) {
-  const InRow row(run.graph.tape, kRecurrenceRow);
-  const Tensor output =
-      mixer(run.graph, weights, input,
-            {.tokens = run.sizes.tokens, .sequence = run.sizes.sequence, .widths = widths});
-  return project(run.graph, weights.output, output);
-}
-
-Tensor delta_output(const LayerRun& run, Layer& layer, const Tensor& input) {
-  return mixed_output(run, layer.delta_net, run.job.model.delta, delta_net, input);
-}
-
-Tensor mamba_output(const LayerRun& run, Layer& layer, const Tensor& input) {
-  return mixed_output(run, layer.mamba, run.job.model.mamba, mamba, input);
-}
-
-Tensor selective_output(const LayerRun& run, Layer& layer, const Tensor& input) {
-  return mixed_output(run, layer.selective, run.job.model.mamba, selective_scan, input);
-}
-
-Tensor call_mamba(const LayerRun& run, Layer& layer, const Tensor& input) {
-  return eager::call_module(run.graph, {&layer, "mamba", {}}, input,
-                            [&](const Tensor& x) { return mamba_output(run, layer, x); });
-}
-
-// FalconH1DecoderLayer: the state space first; outputs are scaled and added.
-Tensor mixed_twice(const LayerRun& run, Layer& layer, std::size_t place, const Shared& shared,
-                   const Tensor& input) {
-  const auto scaled = [&run](const Tensor& tensor) {
-    return run.family.scales_parts ? eager::scale(run.graph, tensor) : tensor;
-  };
-  const Tensor of_states = scaled(call_mamba(run, layer, input));
-  const Tensor of_attention = scaled(attention(run, layer, place, shared, scaled(input)));
-  return eager::add(run.graph, of_states, of_attention);
-}
-
-// What mixes the tokens of a layer.
-Tensor mixed(const LayerRun& run, Layer& layer, std::size_t place, const SharedByLayer& shared,
-             const Tensor& input) {
-  const LayerSpec& spec = run.job.model.layers[place];
-  if (spec.has_mamba_beside) {
-    return mixed_twice(run, layer, place, shared.of(spec), input);
-  }
-  if (spec.mixer == MixerKind::kGatedDelta) {
-    return eager::call_module(run.graph, {&layer, "linear_attn", {}}, input,
-                              [&](const Tensor& x) { return delta_output(run, layer, x); });
-  }
-  if (spec.mixer == MixerKind::kMamba2) {
-    return call_mamba(run, layer, input);
-  }
-  if (spec.mixer == MixerKind::kMamba1) {
-    return eager::call_module(run.graph, {&layer, "mamba", {}}, input,
-                              [&](const Tensor& x) { return selective_output(run, layer, x); });
-  }
-  if (spec.mixer == MixerKind::kShortConvolution) {
-    return eager::call_module(run.graph, {&layer, "conv", {}}, input, [&](const Tensor& x) {
-      const InRow row(run.graph.tape, kRecurrenceRow);
-      return short_convolution(
-          run.graph, layer.convolution, x,
-          {.sequence = run.sizes.sequence, .taps = run.job.model.short_convolution.tokens});
-    });
-  }
-  return attention(run, layer, place, shared.of(spec), input);
 }
 
 // Parameters of linear layers, in the order of their modules.
@@ -287,6 +266,23 @@ Tensor added_in_place(const LayerRun& run, const Tensor& sum, const Tensor& term
   });
 }
 
+// hidden_states *= self.layer_scalar.
+Tensor scaled_in_place(const LayerRun& run, const Tensor& hidden) {
+  eager::NodeBuilder node(run.graph, {&hidden});
+  Tensor output = hidden;
+  return node.finish(std::move(output), [](eager::BackwardCall& call) {
+    const Tensor& gradient = call.gradients[0];
+    return eager::Tensors{call.graph.make(gradient.elements, gradient.dtype)};
+  });
+}
+
+// Gemma4TextDecoderLayer: what the layer's own embedding of its tokens adds.
+Tensor per_layer_output(const Parts& parts, const Tensor& of_layer, const Tensor& hidden) {
+  const InRow row(parts.run.graph.tape, kFfnRow);
+  PerLayerInput& input = parts.layer.per_layer;
+  return parts.normed(input.norm, per_layer_product(parts.run.graph, input, of_layer, hidden));
+}
+
 // FalconDecoderLayer: one norm, or one each, which come first.
 Tensor falcon_output(const Parts& parts, const Tensor& input) {
   const Tensor normed = parts.normed(parts.layer.attention_norm, input);
@@ -336,7 +332,12 @@ Tensor layer_output(const LayerRun& run, Layer& layer, std::size_t place,
   hidden = parts.normed(layer.ffn_norm, hidden);
   hidden = parts.ffn(hidden);
   hidden = parts.normed(layer.after_ffn, hidden);
-  return added(run, residual, hidden);
+  hidden = added(run, residual, hidden);
+  if (run.per_layer_inputs != nullptr) {
+    const Tensor of_layer = (*run.per_layer_inputs)[place];
+    hidden = eager::add(run.graph, hidden, per_layer_output(parts, of_layer, hidden));
+  }
+  return run.family.scales_layers ? scaled_in_place(run, hidden) : hidden;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/gathered_attention.h"
 #include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/eager/ring_attention.h"
@@ -25,10 +26,16 @@ bool takes_liger_rotary(const LayerRun& run) {
   return run.uses_liger() && run.family.liger != LigerUse::kNoRotary;
 }
 
+bool has_flash_sinks(const LayerRun& run, std::size_t place) {
+  return run.job.model.layers[place].has_sinks &&
+         run.job.profile.attention_backend == AttentionBackend::kFlash;
+}
+
 // Queries that were put together have their heads in front of tokens, and so has the output of
 // the fused kernels.
 bool lays_out_heads(const LayerRun& run, std::size_t place) {
-  return !is_eager_attention(run.job) && has_rotary(run, place) && !takes_liger_rotary(run) &&
+  return !is_eager_attention(run.job) && !run.gathers_heads() && !has_flash_sinks(run, place) &&
+         has_rotary(run, place) && !takes_liger_rotary(run) && !run.hub_kernels().rotary &&
          run.family.rotary != RotaryKind::kHalves && !casts_heads(run.family.rotary);
 }
 
@@ -44,6 +51,12 @@ void turn(const LayerRun& run, std::size_t place, const Rotary& rotary, Heads& h
   if (takes_liger_rotary(run)) {  // of contiguous rows
     Tensor query = liger_turned(run, rotary, heads.query);
     heads.key = liger_turned(run, rotary, heads.key);
+    heads.query = std::move(query);
+    return;
+  }
+  if (run.hub_kernels().rotary) {
+    Tensor query = turned_copy(run.graph, heads.query);
+    heads.key = turned_copy(run.graph, heads.key);
     heads.query = std::move(query);
     return;
   }
@@ -66,14 +79,31 @@ void turn(const LayerRun& run, std::size_t place, const Rotary& rotary, Heads& h
   }
 }
 
+// Whether a layer is the last of its kind, with a window or without, that has keys of its own.
+bool leaves_keys(const ModelSpec& model, std::size_t place) {
+  const bool has_window = model.layers[place].attention_window > 0;
+  for (std::size_t later = place + 1; later < model.layers.size(); ++later) {
+    const LayerSpec& layer = model.layers[later];
+    if ((layer.attention_window > 0) == has_window &&
+        layer.key_values != KeyValueSource::kEarlierLayer) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // The query projection makes the gate, too: views of both, of which the gate is copied.
 Heads gated_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
   const Tensor rows = project(run.graph, layer.query, input);
   const eager::Tensors parts = eager::split(run.graph, rows, rows.elements / 2);
   Heads heads;
   heads.gate = eager::laid_out(run.graph, parts[1]);
-  heads.query = apply_norm(run, layer.query_norm, parts[0], true);
-  const Tensor key = eager::copied_back(run.graph, project(run.graph, layer.key, input));
+  // Liger's norm reads and writes contiguous rows (ops/utils.py ensure_contiguous).
+  const bool is_liger = run.uses_liger();
+  const Tensor query = is_liger ? eager::laid_out(run.graph, parts[0]) : parts[0];
+  heads.query = apply_norm(run, layer.query_norm, query, true);
+  const Tensor product = project(run.graph, layer.key, input);
+  const Tensor key = is_liger ? product : eager::copied_back(run.graph, product);
   heads.key = apply_norm(run, layer.key_norm, key, true);
   heads.value = project(run.graph, layer.value, input);
   return heads;
@@ -175,14 +205,48 @@ Heads projected_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
   return heads;
 }
 
+// Gemma4TextAttention: queries are turned before keys are made. The last layer of each kind with
+// keys of its own leaves them to those behind it.
+Heads heads_with_value_norm(const LayerRun& run, Layer& layer, std::size_t place,
+                            const Rotary& rotary, const Tensor& input) {
+  const auto turned = [&](Norm& norm, const Tensor& rows) {
+    return rotate(run.graph, run.family.rotary, apply_norm(run, norm, rows, true), rows.elements,
+                  rotary);
+  };
+  const LayerSpec& spec = run.job.model.layers[place];
+  Heads& shared = (*run.shared_keys)[spec.attention_window > 0 ? 1 : 0];
+  Heads heads;
+  heads.query = turned(layer.query_norm, project(run.graph, layer.query, input));
+  if (spec.key_values == KeyValueSource::kEarlierLayer) {
+    heads.key = shared.key;
+    heads.value = shared.value;
+    return heads;
+  }
+  const Tensor key = project(run.graph, layer.key, input);
+  const Tensor value = spec.key_values == KeyValueSource::kKeysAreValues
+                           ? key
+                           : project(run.graph, layer.value, input);
+  heads.key = turned(layer.key_norm, key);
+  heads.value = apply_norm(run, layer.value_norm, value, true);
+  if (leaves_keys(run.job.model, place)) {
+    shared = heads;
+    shared.query = {};
+  }
+  return heads;
+}
+
 Heads heads_of(const LayerRun& run, Layer& layer, std::size_t place, const Rotary& rotary,
                const Tensor& input) {
+  if (run.family.has_value_norm) {
+    return heads_with_value_norm(run, layer, place, rotary, input);
+  }
   if (run.job.model.is_mla()) {
     Heads heads = latent_heads(run.graph, layer.latent, layer.query, input, rotary,
                                {.tokens = run.sizes.tokens,
                                 .heads = run.sizes.query_heads,
                                 .widths = run.job.model.mla,
-                                .rotary = run.family.rotary});
+                                .rotary = run.family.rotary,
+                                .turns = run.job.model.layers[place].has_rotary});
     if (run.family.scales_queries) {
       heads.query = eager::scale(run.graph, heads.query);
     }
@@ -222,11 +286,19 @@ void bound_products(const LayerRun& run, const Tensor& query, const Tensor& key)
   }
 }
 
-Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, const Tensor& mask) {
+Tensor attended(const LayerRun& run, const Layer& layer, std::size_t place, const Heads& heads,
+                const Tensor& mask) {
   const auto& [query, key, value, gate] = heads;
-  AttentionSizes sizes = run.attention_sizes();
+  AttentionSizes sizes = run.attention_sizes_of(run.job.model.layers[place]);
   if (run.family.qkv_parts == QkvParts::kIndexed && sizes.key_heads > 1) {
     sizes.key_heads = sizes.query_heads;
+  }
+  if (run.gathers_heads()) {
+    return eager::gathered_attention(run.graph, query, key, value,
+                                     {.tokens = sizes.tokens,
+                                      .query_heads = sizes.query_heads,
+                                      .key_heads = sizes.key_heads,
+                                      .ranks = run.sizes.cp});
   }
   if (run.sizes.rings) {  // whose output and gradient of values lie by heads
     const Tensor output =
@@ -237,6 +309,9 @@ Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, con
                                .ranks = run.sizes.cp,
                                .gathers = run.gathers_keys});
     return eager::laid_out(run.graph, output);
+  }
+  if (has_flash_sinks(run, place)) {
+    return flash_attention_with_sinks(run.graph, query, key, value, sizes);
   }
   if (layer.sinks.data.is_defined()) {
     return sink_attention(run.graph, query, key, value, mask, layer.sinks.data, sizes);
@@ -255,6 +330,26 @@ Tensor attended(const LayerRun& run, const Layer& layer, const Heads& heads, con
              : scaled_dot_product(run.graph, query, key, value, mask, sizes);
 }
 
+// axolotl 067b021 monkeypatch/gemma4_hybrid_mask.py: layers without a window make a mask of
+// documents for themselves, of bytes three times and of numbers, where tokens are packed.
+Tensor mask_of(const LayerRun& run, std::size_t place, const Shared& shared) {
+  if (run.job.profile.attention_backend != AttentionBackend::kFlashInWindows ||
+      run.job.model.layers[place].attention_window > 0 || !run.job.profile.packed_sequences) {
+    return shared.mask;
+  }
+  const InRow row(run.graph.tape, kMaskRow);
+  const std::int64_t pairs = run.sizes.tokens * run.sizes.sequence;
+  Tensor allowed;
+  {
+    const Tensor same = run.graph.make(pairs, DType::kBool);
+    const Tensor causal = run.graph.make(run.sizes.sequence * run.sizes.sequence, DType::kBool);
+    allowed = run.graph.make(pairs, DType::kBool);
+  }
+  Tensor mask = run.graph.make(pairs, DType::kBf16);
+  const Tensor forbidden = run.graph.make(pairs, DType::kBool);
+  return mask;
+}
+
 Tensor attention_output(const LayerRun& run, Layer& layer, std::size_t place, const Shared& shared,
                         const Tensor& input) {
   const InRow row(run.graph.tape, kAttentionRow);
@@ -269,7 +364,7 @@ Tensor attention_output(const LayerRun& run, Layer& layer, std::size_t place, co
       *each = exchanged(run.graph, *each);
     }
   }
-  Tensor output = attended(run, layer, heads, shared.mask);
+  Tensor output = attended(run, layer, place, heads, mask_of(run, place, shared));
   if (is_divided) {
     output = exchanged(run.graph, output);
   }

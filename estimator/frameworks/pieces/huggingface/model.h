@@ -41,6 +41,8 @@ class CausalLm {
   // Another model whose log-probabilities stand beside this one's in the loss; none: this one
   // without its adapters.
   void refer_to(CausalLm* reference) { reference_ = reference; }
+  // Keys and values of all layers stay with what the model returns, as it is told to keep them.
+  void keep_keys() { run_.cache = &cache_; }
   // A microbatch there and back, under autocast to that type, if any; `syncs` as the holder has it.
   void train(bool syncs, std::optional<DType> autocast = std::nullopt);
   // What the optimizer updates, in the order of model.parameters().
@@ -69,11 +71,13 @@ class CausalLm {
   eager::Tensor kto_loss(const eager::Tensor& token_ids, const eager::Tensor& mismatched);
   eager::Tensor kto_loss_of_factory(const eager::Tensor& token_ids,
                                     const eager::Tensor& mismatched);
+  eager::Tensor loss_of_swift(const eager::Tensor& token_ids, const eager::Tensor& mismatched);
   eager::Tensor scores(const eager::Tensor& token_ids, const eager::Tensor& labels);
   eager::Tensor value_head(const eager::Tensor& hidden);
   bool is_of_factory() const {
     return job_.profile.objective_trainer == ObjectiveTrainer::kFactory;
   }
+  bool is_of_swift() const { return job_.profile.objective_trainer == ObjectiveTrainer::kSwift; }
   bool compares() const {
     return has_reference(job_.profile.objective) && !job_.profile.precomputes_reference;
   }
@@ -97,32 +101,40 @@ class CausalLm {
   void build_adapter(Linear& linear);
   void build_attention(Layer& layer);
   void build_latent(Layer& layer);
+  bool has_per_layer_inputs() const { return job_.model.per_layer_embedding.width > 0; }
   void build_mixer(Layer& layer, const LayerSpec& spec);
   void build_delta_net(DeltaNet& net);
+  void build_kimi_delta(KimiDelta& mixer);
   void build_convolution(ShortConvolution& mixer);
   void build_mamba(Mamba& mixer);
   void build_selective(SelectiveScan& mixer);
   void build_prediction(PredictionModule& module);
   void load_packed(Linear& linear);
+  // Of packed values that are a parameter, where float storage is of that type; none: they are not.
+  std::optional<DType> stored_type(DType floats) const;
   void build_head();
   void build_label_head();
   void build_ffn(FeedForward& ffn, std::int64_t width, bool has_bias);
   void build_bottleneck(FeedForward& ffn);
   void build_norm(Norm& norm, std::string_view name, std::int64_t width);
   void build_norms(Layer& layer);
+  void build_per_layer_table();
+  void build_per_layer_input(Layer& layer);
   void build_layer(Layer& layer, std::size_t place);
   void build_experts(Layer& layer);
   // Of all experts together.
-  void load_experts(Experts& experts, eager::Parameter& weights, std::string_view name,
-                    eager::LinearShape shape);
+  void load_experts(Experts& experts, eager::Parameter& weights, eager::Parameter& packed,
+                    std::string_view name, eager::LinearShape shape);
   void load_end(eager::Parameter& table, std::string_view name, std::int64_t rows, bool has_copy);
   eager::Parameter& table_in_use();
   eager::Parameter& head() { return job_.model.tied_embeddings ? table_ : head_.weight; }
   bool reads_head() const {
     return job_.profile.head_loss != HeadLoss::kStock && !loop_takes_loss();
   }
-  // Of the logits that the model returns; all but kTwice leave out the model's own.
-  bool loop_takes_loss() const { return takes_logits(job_.profile.head_loss); }
+  // Of the logits that the model returns; all but kTwice and kAnchored leave out the model's own.
+  bool loop_takes_loss() const { return takes_logits(job_.profile.head_loss) || is_anchored(); }
+  // A frozen model is called in front of this one, and its logits are part of the loss (ASFT).
+  bool is_anchored() const { return job_.profile.head_loss == HeadLoss::kAnchored; }
   bool checkpoints(std::size_t index) const;
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
   eager::Tensor reentrant(const eager::Tensor& input, const eager::CheckpointedFunction& run);
@@ -141,6 +153,8 @@ class CausalLm {
   HeadShape head_shape() const;
   eager::Tensor all_logits(const eager::Tensor& hidden);
   eager::Tensor loss_of_loop(const eager::Tensor& logits, const eager::Tensor& labels);
+  eager::Tensor loss_beside_reference(const eager::Tensor& logits,
+                                      const eager::Tensor& of_reference);
   eager::Tensor stock_loss(const eager::Tensor& hidden, const eager::Tensor& labels,
                            eager::Tensor& logits);
   eager::Tensor loss(const eager::Tensor& hidden, const eager::Tensor& labels,
@@ -172,6 +186,9 @@ class CausalLm {
   std::vector<Layer> layers_;
   std::vector<PredictionModule> predictions_;  // that never run
   Norm final_norm_;
+  PerLayerTable per_layer_;
+  eager::Tensors per_layer_inputs_;  // of every layer
+  KeysByWindow shared_keys_;
   SharedByLayer shared_;
   eager::Tensors cache_;  // which the model returns with its outputs
   eager::Divided divided_ = eager::Divided::kDtensor;

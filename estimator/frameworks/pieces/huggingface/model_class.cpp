@@ -11,6 +11,22 @@ namespace {
 
 constexpr ModelClass kLlamaClass = {.family = "llama"};
 
+// Liger's norms and FFN by axolotl 067b021 integrations/liger/plugin.py, which leaves the norm of
+// values and the rotary embedding.
+constexpr ModelClass gemma4(std::string_view family) {
+  return {.family = family,
+          .norm = NormKind::kGemma4,
+          .liger = LigerUse::kNoRotary,
+          .always_has_liger_head_norms = true,
+          .reuses_liger_gradient = false,
+          .embedding_scale = EmbeddingScale::kInModule,
+          .always_has_full_mask = true,
+          .has_rotary_by_window = true,
+          .has_llama_tp_plan = false,
+          .has_value_norm = true,
+          .scales_layers = true};
+}
+
 constexpr std::array kClasses = std::to_array<ModelClass>({
     kLlamaClass,
     {.family = "mistral"},
@@ -240,7 +256,9 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .norm = NormKind::kGemma,
      .head_norms = HeadNorms::kByProjection,
      .rotary = RotaryKind::kPart,
-     .liger = LigerUse::kNotModelled,
+     .liger = LigerUse::kNoRotary,
+     .always_has_liger_head_norms = true,
+     .reuses_liger_gradient = false,
      .has_rotary_by_sequence = true,
      .always_has_full_mask = true,
      .has_llama_tp_plan = false},
@@ -248,7 +266,9 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .norm = NormKind::kGemma,
      .head_norms = HeadNorms::kByProjection,
      .rotary = RotaryKind::kPart,
-     .liger = LigerUse::kNotModelled,
+     .liger = LigerUse::kNoRotary,
+     .always_has_liger_head_norms = true,
+     .reuses_liger_gradient = false,
      .runs_shared_experts_first = true,
      .has_rotary_by_sequence = true,
      .always_has_full_mask = true,
@@ -278,6 +298,10 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .liger = LigerUse::kNone,
      .adapted_experts = AdaptedExperts::kByFfnNames,
      .has_llama_tp_plan = false},
+    {.family = "kimi_linear",
+     .router = RouterKind::kWideSigmoid,
+     .liger = LigerUse::kNone,
+     .has_llama_tp_plan = false},
     {.family = "dots1",
      .router = RouterKind::kWideSigmoid,
      .liger = LigerUse::kNone,
@@ -303,6 +327,8 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .embedding_scale = EmbeddingScale::kInModule,
      .always_has_full_mask = true,
      .has_rotary_by_window = true},
+    gemma4("gemma4_text"),
+    gemma4("gemma4_unified_text"),
 });
 
 }  // namespace
@@ -334,6 +360,14 @@ bool has_recurrences(const ModelSpec& model) {
     return layer.has_mamba_beside ||
            (layer.mixer != MixerKind::kAttention && layer.mixer != MixerKind::kNone);
   });
+}
+
+std::int64_t widest_head(const ModelSpec& model) {
+  std::int64_t widest = model.qk_head_dim();
+  for (const LayerSpec& layer : model.layers) {
+    widest = std::max(widest, model.heads_of(layer).qk_head_dim);
+  }
+  return widest;
 }
 
 std::int64_t rotary_width(const ModelSpec& model) {

@@ -16,6 +16,7 @@ enum class NormKind {
   kLlama,
   kGemma,
   kWide,          // the product with the weight in fp32, too (OLMo 2)
+  kGemma4,        // likewise, of a weight that is cast
   kCentred,       // LayerNorm operator by operator (Cohere)
   kLayer,         // torch.nn.LayerNorm
   kPlusOneLayer,  // the same with 1 + weight, in autocast's type (Nemotron)
@@ -94,6 +95,10 @@ struct ModelClass {
   // Modules of multi-token prediction that are loaded beside the layers and never run, as published
   // configs have it (MiMo's own code).
   std::int64_t idle_predictions = 0;
+  // Values have a norm without weights; queries and keys are turned each behind its own (Gemma 4).
+  bool has_value_norm = false;
+  // A number multiplies what a layer gives, in place.
+  bool scales_layers = false;
   // Numbers multiply inputs of mixers, keys, gates and what FFNs give (Falcon-H1).
   bool scales_parts = false;
 };
@@ -123,18 +128,19 @@ inline constexpr ModelParts kModelParts = {ModelPart::kLatentExperts,
                                            ModelPart::kMamba2,
                                            ModelPart::kSingleParts,
                                            ModelPart::kGatedDelta,
+                                           ModelPart::kKimiDelta,
                                            ModelPart::kAttentionGate,
                                            ModelPart::kMamba1,
                                            ModelPart::kParallelMixers,
-                                           ModelPart::kHeadBias};
+                                           ModelPart::kHeadBias,
+                                           ModelPart::kHeadsByLayer,
+                                           ModelPart::kSharedKeys,
+                                           ModelPart::kKeysAsValues,
+                                           ModelPart::kFfnByLayer,
+                                           ModelPart::kPerLayerEmbedding};
 
 // Layers whose tokens a recurrence or a convolution mixes.
 bool has_recurrences(const ModelSpec& model);
-inline constexpr const char* kRecurrenceAssumption =
-    "recurrences and convolutions run by PyTorch's operators, as where the packages fla, mamba_ssm "
-    "and causal_conv1d are missing, which keep far less, and what the host takes to launch the "
-    "operators of every chunk is not in the step's time";
-
 inline constexpr const char* kTowerAssumption =
     "batches are text alone: the tower for pictures or sound is loaded and never called, and what "
     "a "
@@ -143,6 +149,8 @@ inline constexpr const char* kNamesAssumption =
     "a step of a partly trained model takes as long as that of one that is trained whole, but for "
     "the optimizer and what is reduced";
 
+// Of queries, in any layer.
+std::int64_t widest_head(const ModelSpec& model);
 // Elements of a head that are turned.
 std::int64_t rotary_width(const ModelSpec& model);
 

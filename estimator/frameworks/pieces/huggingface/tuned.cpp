@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "estimator/frameworks/pieces/huggingface/layer_weights.h"
 #include "estimator/frameworks/pieces/huggingface/linear.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 #include "estimator/frameworks/pieces/huggingface/weights/parameter_names.h"
@@ -10,57 +11,6 @@
 namespace shardplan::huggingface {
 
 namespace {
-
-// Of attention that makes its gate, too.
-std::int64_t query_width(const ModelSpec& model) {
-  const bool makes_gate =
-      model.attention_gate == AttentionGate::kPerElement && !class_of(model).gates_apart;
-  return (makes_gate ? 2 : 1) * model.num_heads * model.qk_head_dim();
-}
-
-void add_attention(LinearWeights& weights, const ModelSpec& model) {
-  using enum LinearLayer;
-  const std::int64_t query = query_width(model);
-  const std::int64_t key = model.num_kv_heads * model.head_dim;
-  if (model.is_mla()) {
-    const MlaSpec& mla = model.mla;
-    if (mla.q_lora_rank == 0) {
-      weights.add({kQuery, model.hidden, query});
-    } else {
-      weights.add({kKey, model.hidden, mla.q_lora_rank});
-      weights.add({kKey, mla.q_lora_rank, query});
-    }
-    weights.add({kKey, model.hidden, mla.kv_lora_rank + mla.qk_rope_head_dim});
-    weights.add(
-        {kKey, mla.kv_lora_rank, model.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim)});
-  } else if (class_of(model).has_one_qkv) {
-    weights.add({kQuery, model.hidden, query + 2 * key});
-  } else {
-    weights.add({kQuery, model.hidden, query});
-    weights.add({kKey, model.hidden, key});
-    weights.add({kValue, model.hidden, key});
-  }
-  weights.add({kOutput, model.num_heads * model.v_head_dim(), model.hidden});
-  if (model.attention_gate == AttentionGate::kPerElement && class_of(model).gates_apart) {
-    weights.add({kGate, model.hidden, query});
-  }
-}
-
-void add_ffn(LinearWeights& weights, const ModelSpec& model, std::int64_t width) {
-  using enum LinearLayer;
-  if (width == 0) {
-    return;
-  }
-  if (!model.gated_ffn) {
-    weights.add({kUp, model.hidden, width});
-  } else if (class_of(model).has_one_gate_up) {
-    weights.add({kGate, model.hidden, 2 * width});
-  } else {
-    weights.add({kGate, model.hidden, width});
-    weights.add({kUp, model.hidden, width});
-  }
-  weights.add({kDown, width, model.hidden});
-}
 
 bool is_of_ffn(LinearLayer place) {
   using enum LinearLayer;
@@ -71,14 +21,15 @@ std::int64_t norm_elements(const ModelSpec& model) {
   return (model.layer_norm && model.norm_bias ? 2 : 1) * model.hidden;
 }
 
-std::int64_t mamba_channels(const MambaSpec& mamba) {
-  return mamba.inner + 2 * mamba.groups * mamba.state;
-}
-
 // Beside their projections.
 std::int64_t delta_elements(const DeltaSpec& delta) {
   const std::int64_t channels = 2 * delta.key_width() + delta.value_width();
   return channels * delta.convolution + 2 * delta.value_heads + delta.value_head_dim;
+}
+
+std::int64_t kimi_elements(const DeltaSpec& delta) {
+  return delta.value_width() * (3 * delta.convolution + 1) + delta.value_heads +
+         delta.value_head_dim;
 }
 
 std::int64_t mamba_elements(const ModelSpec& model) {
@@ -103,62 +54,16 @@ std::int64_t convolution_elements(const ModelSpec& model) {
   return model.hidden * (spec.tokens + (spec.has_bias ? 3 + 1 + 1 : 0));
 }
 
-void add_delta_net(LinearWeights& weights, const ModelSpec& model) {
-  using enum LinearLayer;
-  const DeltaSpec& delta = model.delta;
-  const std::int64_t channels = 2 * delta.key_width() + delta.value_width();
-  if (class_of(model).joins_delta_projections) {
-    weights.add({kMixerInput, model.hidden, channels + delta.value_width()});
-    weights.add({kMixerScalars, model.hidden, 2 * delta.value_heads});
-  } else {
-    weights.add({kMixerInput, model.hidden, channels});
-    weights.add({kMixerGate, model.hidden, delta.value_width()});
-    weights.add({kMixerScalars, model.hidden, delta.value_heads});
-    weights.add({kMixerScalars, model.hidden, delta.value_heads});
-  }
-  weights.add({kMixerOutput, delta.value_width(), model.hidden});
-}
-
-void add_mamba(LinearWeights& weights, const ModelSpec& model) {
-  using enum LinearLayer;
-  const MambaSpec& mamba = model.mamba;
-  weights.add({kMixerInput, model.hidden, mamba.inner + mamba_channels(mamba) + mamba.num_heads});
-  weights.add({kMixerOutput, mamba.inner, model.hidden});
-}
-
-void add_selective(LinearWeights& weights, const ModelSpec& model) {
-  using enum LinearLayer;
-  const MambaSpec& mamba = model.mamba;
-  weights.add({kMixerInput, model.hidden, 2 * mamba.inner});
-  weights.add({kMixerScalars, mamba.inner, mamba.step_rank + 2 * mamba.state});
-  weights.add({kMixerScalars, mamba.step_rank, mamba.inner});
-  weights.add({kMixerOutput, mamba.inner, model.hidden});
-}
-
-void add_mixer(LinearWeights& weights, const ModelSpec& model, const LayerSpec& layer) {
-  using enum LinearLayer;
-  switch (layer.mixer) {
-    case MixerKind::kAttention: add_attention(weights, model); break;
-    case MixerKind::kGatedDelta: add_delta_net(weights, model); break;
-    case MixerKind::kMamba1: add_selective(weights, model); break;
-    case MixerKind::kMamba2: add_mamba(weights, model); break;
-    case MixerKind::kShortConvolution:
-      weights.add({kMixerInput, model.hidden, 3 * model.hidden});
-      weights.add({kMixerOutput, model.hidden, model.hidden});
-      break;
-    default: break;
-  }
-  if (layer.has_mamba_beside) {
-    add_mamba(weights, model);
-  }
-}
-
 // Norms and biases of attention, and sinks.
 std::int64_t other_attention_elements(const ModelSpec& model, const LayerSpec& layer) {
   const MlaSpec& mla = model.mla;
   const std::int64_t query = query_width(model);
   const std::int64_t key = model.num_kv_heads * model.head_dim;
   const std::int64_t latent = mla.q_lora_rank + mla.kv_lora_rank;
+  if (has_own_attention(layer)) {
+    const std::int64_t norms = layer.key_values == KeyValueSource::kEarlierLayer ? 1 : 2;
+    return model.qk_norm ? norms * model.heads_of(layer).qk_head_dim : 0;
+  }
   std::int64_t elements = layer.has_sinks ? model.num_heads : 0;
   if (model.qk_norm && !model.is_mla()) {
     elements += model.norms_all_heads ? query + key : 2 * model.head_dim;
@@ -182,9 +87,11 @@ std::int64_t expert_elements(const ModelSpec& model) {
 
 // Norms, biases, a delta net and what experts have.
 std::int64_t other_elements(const ModelSpec& model, const LayerSpec& layer) {
-  std::int64_t elements = model.norms_per_layer * norm_elements(model);
+  const std::int64_t norms = model.norms_per_layer + (model.per_layer_embedding.width > 0 ? 1 : 0);
+  std::int64_t elements = norms * norm_elements(model);
   switch (layer.mixer) {
     case MixerKind::kGatedDelta: elements += delta_elements(model.delta); break;
+    case MixerKind::kKimiDelta: elements += kimi_elements(model.delta); break;
     case MixerKind::kShortConvolution: elements += convolution_elements(model); break;
     case MixerKind::kMamba1: elements += selective_elements(model); break;
     case MixerKind::kMamba2: elements += mamba_elements(model); break;
@@ -220,22 +127,6 @@ std::int64_t sum_over_layers(const ModelSpec& model, Function elements_of) {
 }
 
 }  // namespace
-
-LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer) {
-  LinearWeights weights;
-  add_mixer(weights, model, layer);
-  if (layer.has_ffn) {
-    add_ffn(weights, model, layer.is_moe ? model.moe.shared_ffn : model.ffn);
-  }
-  if (layer.is_moe && model.moe.shared_gate) {
-    weights.add({LinearLayer::kSharedGate, model.hidden, 1});
-  }
-  if (layer.is_moe && model.moe.latent > 0) {
-    weights.add({LinearLayer::kLatent, model.hidden, model.moe.latent});
-    weights.add({LinearLayer::kLatent, model.moe.latent, model.hidden});
-  }
-  return weights;
-}
 
 bool has_ffn_modules(const ModelSpec& model) {
   return model.has_dense_layers() || model.moe.shared_ffn > 0;
@@ -297,10 +188,26 @@ ExpertAdapters expert_adapters(const Job& job) {
           .router = adapters.expert_targets == ExpertTargets::kAllLinear ? adapters.rank : 0};
 }
 
+namespace {
+
+// The table of embeddings of every layer, its projection and a norm.
+LinearWeight per_layer_projection(const ModelSpec& model) {
+  return {LinearLayer::kLatent, model.hidden, model.num_layers() * model.per_layer_embedding.width};
+}
+std::int64_t per_layer_elements(const ModelSpec& model) {
+  const PerLayerEmbeddingSpec& spec = model.per_layer_embedding;
+  return spec.width == 0 ? 0
+                         : spec.vocab * model.num_layers() * spec.width + spec.width +
+                               per_layer_projection(model).elements();
+}
+
+}  // namespace
+
 std::int64_t model_elements(const ModelSpec& model) {
   const std::int64_t tables = model.tied_embeddings ? 1 : 2;
   std::int64_t elements = (tables * model.vocab + model.learned_positions) * model.hidden +
                           norm_elements(model) + (model.head_bias ? model.vocab : 0);
+  elements += per_layer_elements(model);
   return elements + sum_over_layers(model, [&](const LayerSpec& layer) {
            std::int64_t of_layer = other_elements(model, layer);
            for (const LinearWeight& weight : linear_weights(model, layer)) {
@@ -330,19 +237,24 @@ std::int64_t adapter_elements(const Adapters& adapters, const LinearWeight& weig
 
 std::int64_t adapter_elements(const Job& job) {
   const MoeSpec& moe = job.model.moe;
-  return sum_over_layers(job.model, [&](const LayerSpec& layer) {
-    std::int64_t of_layer = 0;
-    for (const LinearWeight& weight : linear_weights(job.model, layer)) {
-      of_layer += is_adapted(job, weight.place) ? adapter_elements(job.adapters, weight) : 0;
-    }
-    if (layer.is_moe) {
-      const ExpertAdapters ranks = expert_adapters(job);
-      of_layer += moe.num_experts * (ranks.gate_up * (job.model.hidden + 2 * moe.expert_ffn) +
-                                     ranks.down * (job.model.hidden + moe.expert_ffn)) +
-                  ranks.router * (job.model.hidden + moe.num_experts);
-    }
-    return of_layer;
-  });
+  const bool adapts_table =
+      job.model.per_layer_embedding.width > 0 && is_adapted(job, LinearLayer::kLatent);
+  const std::int64_t of_table =
+      adapts_table ? adapter_elements(job.adapters, per_layer_projection(job.model)) : 0;
+  return of_table + sum_over_layers(job.model, [&](const LayerSpec& layer) {
+           std::int64_t of_layer = 0;
+           for (const LinearWeight& weight : linear_weights(job.model, layer)) {
+             of_layer += is_adapted(job, weight.place) ? adapter_elements(job.adapters, weight) : 0;
+           }
+           if (layer.is_moe) {
+             const ExpertAdapters ranks = expert_adapters(job);
+             of_layer +=
+                 moe.num_experts * (ranks.gate_up * (job.model.hidden + 2 * moe.expert_ffn) +
+                                    ranks.down * (job.model.hidden + moe.expert_ffn)) +
+                 ranks.router * (job.model.hidden + moe.num_experts);
+           }
+           return of_layer;
+         });
 }
 
 double trained_share(const Job& job) {

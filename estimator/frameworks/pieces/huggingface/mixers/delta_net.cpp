@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "estimator/frameworks/pieces/eager/liger.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/convolution.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/delta_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/delta_rule.h"
 
 namespace shardplan::huggingface {
@@ -43,9 +45,11 @@ Projected joint_projections(Graph& graph, DeltaNet& net, const Tensor& input,
   return projected;
 }
 
-Projected projections(Graph& graph, DeltaNet& net, const Tensor& input) {
+// The gradient of what PyTorch convolves lies channels before tokens; that of the kernel does not.
+Projected projections(Graph& graph, DeltaNet& net, const Tensor& input, const Packages& packages) {
   Projected projected;
-  projected.mixed = eager::copied_back(graph, project(graph, net.queries_keys_values, input));
+  const Tensor rows = project(graph, net.queries_keys_values, input);
+  projected.mixed = packages.convolutions ? rows : eager::copied_back(graph, rows);
   projected.gate = project(graph, net.gates, input);
   projected.rate = project(graph, net.rates, input);
   projected.decay = project(graph, net.decays, input);
@@ -86,18 +90,24 @@ Tensor delta_net(Graph& graph, DeltaNet& net, const Tensor& input, const DeltaSi
   const std::int64_t key = sizes.tokens * widths.key_width();
   const std::int64_t value = sizes.tokens * widths.value_width();
   Projected projected = net.joint.shape.inputs > 0 ? joint_projections(graph, net, input, sizes)
-                                                   : projections(graph, net, input);
+                                                   : projections(graph, net, input, sizes.packages);
   projected.mixed = activated_convolution(graph, projected.mixed, net.convolution.data, {},
-                                          {.sequence = sizes.sequence, .taps = widths.convolution});
+                                          {.sequence = sizes.sequence,
+                                           .taps = widths.convolution,
+                                           .by_kernel = sizes.packages.convolutions});
   const Tensors parts = eager::split_into(graph, projected.mixed, {key, key, value});
   const Tensor rate = eager::sigmoid(graph, projected.rate);
-  const DeltaInputs inputs = {.query = repeated(graph, parts[0], widths),
-                              .key = repeated(graph, parts[1], widths),
-                              .value = eager::copied_back(graph, parts[2]),
-                              .decay = decay_of(graph, net, projected.decay),
-                              .rate = rate};
-  const Tensor output = delta_rule(graph, inputs, sizes);
-  return gated_norm(graph, net.norm, output, projected.gate);
+  const DeltaInputs inputs = {
+      .query = repeated(graph, parts[0], widths),
+      .key = repeated(graph, parts[1], widths),
+      .value = sizes.packages.scans ? parts[2] : eager::copied_back(graph, parts[2]),
+      .decay = decay_of(graph, net, projected.decay),
+      .rate = rate};
+  const Tensor output = sizes.packages.scans ? chunk_gated_delta_rule(graph, inputs, sizes)
+                                             : delta_rule(graph, inputs, sizes);
+  return net.has_norm_kernel
+             ? eager::gated_norm(graph, net.norm.weight.data, output, projected.gate)
+             : gated_norm(graph, net.norm, output, projected.gate);
 }
 
 }  // namespace shardplan::huggingface

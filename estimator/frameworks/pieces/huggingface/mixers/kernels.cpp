@@ -2,6 +2,7 @@
 // the order of torch_chunk_gated_delta_rule; fp32 between products in bf16.
 #include "estimator/frameworks/pieces/huggingface/mixers/kernels.h"
 
+#include "estimator/frameworks/pieces/huggingface/mixers/package_kernels.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/time_constants.h"
 #include "estimator/plan/units.h"
@@ -118,7 +119,10 @@ void add_projections(const BlockContext& context, std::int64_t in, std::int64_t 
 void add_convolution(const BlockContext& context, LayerParts& parts) {
   const std::int64_t hidden = context.model().hidden;
   begin_part(context, "attention");
-  add(parts.attention, memory_bound(context, number(context.tokens * hidden), kShortConvolution));
+  add(parts.attention,
+      context.job.profile.convolution_kernels
+          ? package_convolution_time(context)
+          : memory_bound(context, number(context.tokens * hidden), kShortConvolution));
   add_projections(context, 3 * hidden, hidden, parts);
 }
 
@@ -135,17 +139,23 @@ constexpr Passes kSelectiveZeros = {.forward = {}, .backward = {.streamed = 2 * 
 constexpr Passes kSelectiveValues = {.forward = {.streamed = 30, .converted = 12},
                                      .backward = {.streamed = 60, .converted = 24}};
 
+BlockTime token_by_token(const BlockContext& context) {
+  const MambaSpec& mamba = context.model().mamba;
+  const double values = number(context.tokens * mamba.inner);
+  const double states = values * number(mamba.state);
+  BlockTime time = memory_bound(context, values, kSelectiveValues);
+  add(time, memory_bound(context, values, kChannels));
+  add(time, memory_bound(context, states, kSelectiveStates));
+  add(time, memory_bound(context, states * number(context.job.sequence_length), kSelectiveZeros));
+  return time;
+}
+
 void add_selective(const BlockContext& context, LayerParts& parts) {
   const MambaSpec& mamba = context.model().mamba;
   const Precision precision = context.plan.precision;
-  const double values = number(context.tokens * mamba.inner);
-  const double states = values * number(mamba.state);
   begin_part(context, "attention");
-  add(parts.attention, memory_bound(context, values, kSelectiveValues));
-  add(parts.attention, memory_bound(context, values, kChannels));
-  add(parts.attention, memory_bound(context, states, kSelectiveStates));
   add(parts.attention,
-      memory_bound(context, states * number(context.job.sequence_length), kSelectiveZeros));
+      context.job.profile.mixer_kernels ? selective_scan_time(context) : token_by_token(context));
   add_projections(context, 2 * mamba.inner, mamba.inner, parts);
   add(parts.projections,
       linear(context,
@@ -158,7 +168,8 @@ void add_selective(const BlockContext& context, LayerParts& parts) {
 void add_mamba(const BlockContext& context, LayerParts& parts) {
   const MambaSpec& mamba = context.model().mamba;
   begin_part(context, "attention");
-  add(parts.attention, scan(context));
+  add(parts.attention,
+      context.job.profile.mixer_kernels ? combined_scan_time(context) : scan(context));
   add_projections(context, 2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads,
                   mamba.inner, parts);
 }
@@ -166,9 +177,25 @@ void add_mamba(const BlockContext& context, LayerParts& parts) {
 void add_delta_net(const BlockContext& context, LayerParts& parts) {
   const DeltaSpec& delta = context.model().delta;
   begin_part(context, "attention");
-  add(parts.attention, recurrence(context));
+  add(parts.attention,
+      context.job.profile.mixer_kernels ? package_delta_time(context) : recurrence(context));
   add_projections(context, 2 * (delta.key_width() + delta.value_width() + delta.value_heads),
                   delta.value_width(), parts);
+}
+
+// Decays and gates go through as many channels as a head has.
+void add_kimi_delta(const BlockContext& context, LayerParts& parts) {
+  const DeltaSpec& delta = context.model().delta;
+  const Precision precision = context.plan.precision;
+  begin_part(context, "attention");
+  add(parts.attention, package_kimi_time(context));
+  add_projections(context, 3 * delta.value_width() + delta.value_heads + 2 * delta.value_head_dim,
+                  delta.value_width(), parts);
+  for (int i = 0; i < 2; ++i) {
+    add(parts.projections,
+        linear(context, {.m = context.tokens, .n = delta.value_width(), .k = delta.value_head_dim},
+               precision));
+  }
 }
 
 }  // namespace
@@ -179,6 +206,7 @@ void add_mixer(const BlockContext& context, const LayerSpec& layer, LayerParts& 
   }
   switch (layer.mixer) {
     case MixerKind::kGatedDelta: return add_delta_net(context, parts);
+    case MixerKind::kKimiDelta: return add_kimi_delta(context, parts);
     case MixerKind::kShortConvolution: return add_convolution(context, parts);
     case MixerKind::kMamba1: return add_selective(context, parts);
     case MixerKind::kMamba2: return add_mamba(context, parts);

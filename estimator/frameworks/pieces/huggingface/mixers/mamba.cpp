@@ -1,6 +1,7 @@
 #include "estimator/frameworks/pieces/huggingface/mixers/mamba.h"
 
 #include "estimator/frameworks/pieces/huggingface/mixers/convolution.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/mamba_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/mamba_scan.h"
 
 namespace shardplan::huggingface {
@@ -59,7 +60,17 @@ Tensor projected_rows(Graph& graph, Mamba& mixer, const Tensor& input) {
   return eager::multiply_by_row(graph, rows, mixer.column_scales);
 }
 
+Tensor decay_of(Graph& graph, const Mamba& mixer) {
+  return eager::scale(
+      graph, eager::exponential(graph, eager::to(graph, mixer.decay_log.data, DType::kFp32)));
+}
+
 }  // namespace
+
+Tensor combined_mamba(Graph& graph, Mamba& mixer, const Tensor& input, const MambaSizes& sizes) {
+  const Tensor projected = projected_rows(graph, mixer, input);
+  return mamba_split_conv1d_scan_combined(graph, mixer, projected, decay_of(graph, mixer), sizes);
+}
 
 Tensor mamba(Graph& graph, Mamba& mixer, const Tensor& input, const MambaSizes& sizes) {
   const MambaSpec& widths = sizes.widths;
@@ -67,12 +78,13 @@ Tensor mamba(Graph& graph, Mamba& mixer, const Tensor& input, const MambaSizes& 
   const std::int64_t rows = sizes.tokens * widths.groups * widths.state;
   const std::int64_t steps = sizes.tokens * widths.num_heads;
   const Tensor projected = projected_rows(graph, mixer, input);
-  const Tensor decay = eager::scale(
-      graph, eager::exponential(graph, eager::to(graph, mixer.decay_log.data, DType::kFp32)));
+  const Tensor decay = decay_of(graph, mixer);
   const Tensors parts = eager::split_into(graph, projected, {inner, inner + 2 * rows, steps});
   const Tensor convolved =
       activated_convolution(graph, parts[1], mixer.convolution.data, mixer.convolution_bias.data,
-                            {.sequence = sizes.sequence, .taps = widths.convolution});
+                            {.sequence = sizes.sequence,
+                             .taps = widths.convolution,
+                             .by_kernel = sizes.packages.convolutions});
   const Tensors scanned = eager::split_into(graph, convolved, {inner, rows, rows});
   const Tensor output = mamba_scan(graph,
                                    {.values = scanned[0],

@@ -6,6 +6,7 @@
 #include "estimator/frameworks/pieces/huggingface/attention.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/chunks.h"
 #include "estimator/frameworks/pieces/huggingface/mixers/convolution.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/mamba_kernels.h"
 
 namespace shardplan::huggingface {
 namespace {
@@ -29,7 +30,7 @@ std::int64_t begin_of(std::int64_t piece, std::int64_t pieces, std::int64_t toke
 
 struct Selected {
   Tensor values;  // behind the convolution
-  Tensor steps;
+  Tensor steps;   // without their bias, then as sizes
   Tensor input_rows, output_rows;
 };
 
@@ -47,7 +48,7 @@ Selected selected(Graph& graph, SelectiveScan& mixer, const Tensor& convolved,
                   const SelectiveSizes& sizes) {
   const MambaSpec& widths = sizes.widths;
   // Rows of several sequences lie channels before tokens, and are copied for the product.
-  const bool is_copied = sizes.tokens > sizes.sequence;
+  const bool is_copied = sizes.tokens > sizes.sequence && !sizes.packages.convolutions;
   const Tensor rows = is_copied ? eager::laid_out(graph, convolved) : convolved;
   const Tensor projected = project(graph, mixer.selection, rows);
   const std::int64_t states = sizes.tokens * widths.state;
@@ -57,15 +58,36 @@ Selected selected(Graph& graph, SelectiveScan& mixer, const Tensor& convolved,
   Selected found = {.values = convolved, .steps = {}, .input_rows = {}, .output_rows = {}};
   found.input_rows = llama_norm(graph, mixer.input_norm, parts[1]);
   found.output_rows = llama_norm(graph, mixer.output_norm, parts[2]);
-  const Tensor steps = wide_steps(graph, mixer, ranks);
+  found.steps = wide_steps(graph, mixer, ranks);
+  return found;
+}
+
+Tensor step_sizes(Graph& graph, const SelectiveScan& mixer, const Tensor& steps) {
   const Tensor bias =
       eager::to(graph, eager::to(graph, mixer.steps.bias.data, DType::kFp32), steps.dtype);
   Tensor shifted = eager::add(graph, steps, bias);
   if (graph.autocast) {  // which runs softplus in fp32
     shifted = eager::to(graph, shifted, DType::kFp32);
   }
-  found.steps = eager::softplus(graph, shifted);
-  return found;
+  return eager::softplus(graph, shifted);
+}
+
+// matmul of a weight with transposed rows folds these into one product, which lies tokens before
+// channels and is copied.
+Tensor scanned_by_kernel(Graph& graph, const SelectiveScan& mixer, const Selected& chosen,
+                         const Tensor& gate, const Tensor& decay_rates,
+                         const SelectiveSizes& sizes) {
+  const Tensor steps = eager::laid_out(graph, chosen.steps);
+  return selective_scan_fn(graph,
+                           {.values = chosen.values,
+                            .steps = steps,
+                            .decays = decay_rates,
+                            .input_rows = chosen.input_rows,
+                            .output_rows = chosen.output_rows,
+                            .skip = eager::to(graph, mixer.skip.data, DType::kFp32),
+                            .gate = gate,
+                            .step_bias = eager::to(graph, mixer.steps.bias.data, DType::kFp32)},
+                           sizes);
 }
 
 // Every token's state is the last one's, decayed, and what enters; products read it in the type of
@@ -110,8 +132,15 @@ Tensor selective_scan(Graph& graph, SelectiveScan& mixer, const Tensor& input,
   const Tensors parts = eager::split_into(graph, projected, {inner, inner});
   const Tensor convolved =
       activated_convolution(graph, parts[0], mixer.convolution.data, mixer.convolution_bias.data,
-                            {.sequence = sizes.sequence, .taps = sizes.widths.convolution});
-  const Selected chosen = selected(graph, mixer, convolved, sizes);
+                            {.sequence = sizes.sequence,
+                             .taps = sizes.widths.convolution,
+                             .by_kernel = sizes.packages.convolutions});
+  Selected chosen = selected(graph, mixer, convolved, sizes);
+  if (sizes.packages.scans) {
+    const Tensor output = scanned_by_kernel(graph, mixer, chosen, parts[1], decay_rates, sizes);
+    return eager::to(graph, output, input.dtype);
+  }
+  chosen.steps = step_sizes(graph, mixer, chosen.steps);
   const Tensor skip = eager::to(graph, mixer.skip.data, DType::kFp32);
   Tensor output = scanned(graph, chosen, decay_rates, input.dtype, sizes);
   output = eager::add(graph, output, eager::multiply_by_row(graph, convolved, skip));

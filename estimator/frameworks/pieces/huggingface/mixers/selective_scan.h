@@ -1,10 +1,10 @@
-// Mamba by PyTorch's operators: a convolution, projections of its output that say how far states
-// decay and what enters and leaves them, and a scan of one token after the other. Source:
-// transformers 5.17 models/jamba/modeling_jamba.py JambaMambaMixer, mamba_selective_scan; without
-// the packages mamba_ssm, causal_conv1d and mambapy.
+// Mamba: a convolution, projections of its output that say how far states decay and what enters and
+// leaves them, and a scan, by PyTorch's operators one token after the other. Source: transformers
+// 5.17 models/jamba/modeling_jamba.py JambaMambaMixer, mamba_selective_scan; without mambapy.
 #pragma once
 
 #include "estimator/frameworks/pieces/huggingface/linear.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/packages.h"
 #include "estimator/frameworks/pieces/huggingface/norms.h"
 #include "estimator/plan/layer_spec.h"
 
@@ -25,6 +25,7 @@ struct SelectiveSizes {
   std::int64_t tokens = 0;
   std::int64_t sequence = 0;
   MambaSpec widths;
+  Packages packages = {};
 };
 
 // To the output projection's input.

@@ -1,6 +1,5 @@
 // LFM2's mixer: a convolution over a few tokens between two products with gates. Source:
-// transformers 5.17 models/lfm2/modeling_lfm2.py Lfm2ShortConv.forward, without the package
-// causal_conv1d.
+// transformers 5.17 models/lfm2/modeling_lfm2.py Lfm2ShortConv.forward.
 #pragma once
 
 #include "estimator/frameworks/pieces/huggingface/linear.h"

@@ -72,12 +72,39 @@ void CausalLm::build_mixer(Layer& layer, const LayerSpec& spec) {
   }
   switch (spec.mixer) {
     case MixerKind::kGatedDelta: return build_delta_net(layer.delta_net);
+    case MixerKind::kKimiDelta: return build_kimi_delta(layer.kimi_delta);
     case MixerKind::kShortConvolution: return build_convolution(layer.convolution);
     case MixerKind::kMamba2: return build_mamba(layer.mamba);
     case MixerKind::kMamba1: return build_selective(layer.selective);
     case MixerKind::kNone: return;
     default: return build_attention(layer);
   }
+}
+
+void CausalLm::build_kimi_delta(KimiDelta& mixer) {
+  using enum LinearLayer;
+  const DeltaSpec& widths = job_.model.delta;
+  const std::int64_t hidden = sizes_.hidden;
+  const std::int64_t width = widths.value_width();
+  const std::int64_t rank = widths.value_head_dim;
+  module_ = "self_attn.";
+  const auto build = [this](Linear& linear, LinearLayer place, std::string_view name,
+                            eager::LinearShape shape) {
+    build_linear(linear, place, name, shape, false);
+  };
+  build(mixer.query, kQuery, "q_proj", {hidden, width});
+  build(mixer.key, kKey, "k_proj", {hidden, width});
+  build(mixer.value, kValue, "v_proj", {hidden, width});
+  load(mixer.convolution, {"conv1d", ".weight"}, {3 * width, widths.convolution}, weights_);
+  load(mixer.step_bias, {"forget_gate", ".dt_bias"}, {width, 1}, weights_);
+  load(mixer.decay_log, {"forget_gate", ".A_log"}, {widths.value_heads, 1}, weights_);
+  build(mixer.decay_down, kMixerScalars, "forget_gate.f_a_proj", {hidden, rank});
+  build(mixer.decay_up, kMixerScalars, "forget_gate.f_b_proj", {rank, width});
+  build(mixer.rates, kMixerScalars, "b_proj", {hidden, widths.value_heads});
+  build(mixer.gate_down, kMixerGate, "g_a_proj", {hidden, rank});
+  build(mixer.gate_up, kMixerGate, "g_b_proj", {rank, width});
+  build_norm(mixer.norm, "o_norm", widths.value_head_dim);
+  build(mixer.output, kOutput, "o_proj", {width, hidden});
 }
 
 void CausalLm::build_delta_net(DeltaNet& net) {
@@ -103,6 +130,7 @@ void CausalLm::build_delta_net(DeltaNet& net) {
     build(net.decays, kMixerScalars, "in_proj_a", {hidden, widths.value_heads});
   }
   build_norm(net.norm, "norm", widths.value_head_dim);
+  net.has_norm_kernel = run_.uses_liger();
   build(net.output, kMixerOutput, "out_proj", {widths.value_width(), hidden});
 }
 
