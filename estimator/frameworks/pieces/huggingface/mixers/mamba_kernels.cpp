@@ -147,8 +147,10 @@ Tensors passed_back(Graph& graph, const ScanElements& of, DType dtype) {
 
 // _mamba_chunk_scan_combined_bwd, whose tensors live until it returns; gradients of the values, of
 // both matrices and of steps are parts of tensors that are there. `gated`: what the gate's
-// derivative leaves, the output once more and its gradient in front of the gate.
-void scan_backward(Graph& graph, const ScanElements& of, DType dtype, Tensors& gated) {
+// derivative leaves, the output once more and its gradient in front of the gate. Returns the
+// gradient of `skip`, one number a head.
+Tensor scan_backward(Graph& graph, const ScanElements& of, DType dtype, const Tensor& skip,
+                     Tensors& gated) {
   const Tensor steps_in = graph.make(of.heads, dtype);
   const Tensor steps = graph.make(of.padded_heads, kWide);
   const Tensor decays = graph.make(of.padded_heads, kWide);
@@ -158,9 +160,11 @@ void scan_backward(Graph& graph, const ScanElements& of, DType dtype, Tensors& g
   const Tensor last = graph.make(of.last, kWide);
   wide_states = {};
   const std::int64_t of_skip = div_ceil(of.chunk, std::int64_t{32}) * of.num_states;
+  Tensor of_gated_skips;
   if (!gated.empty()) {
     const Tensor parts = graph.make(of_skip, kWide);
     for (Tensor& tensor : gated) { tensor = graph.make(of.inner, dtype); }
+    of_gated_skips = graph.make(skip.elements, skip.dtype);
   }
   Tensor state_gradients = graph.make(of.states, kWide);
   const Tensors passed = passed_back(graph, of, dtype);
@@ -171,6 +175,7 @@ void scan_backward(Graph& graph, const ScanElements& of, DType dtype, Tensors& g
     const Tensor parts = graph.make(of_skip, kWide);
     step_gradients = graph.make(of.padded_heads, kWide);
   }
+  Tensor of_skips = graph.make(skip.elements, skip.dtype);
   const Tensor next_decays = graph.make(of.padded_heads, kWide);
   const Tensor entering = summed_parts(graph, of.matrix, of.splits);
   Tensor previous_decays = graph.make(of.padded_heads, kWide);
@@ -183,6 +188,7 @@ void scan_backward(Graph& graph, const ScanElements& of, DType dtype, Tensors& g
   const Tensor decay_gradients =
       summed_parts(graph, of.padded_heads, div_ceil(of.chunk, std::int64_t{32}));
   const Tensor both = graph.make(of.padded_heads, kWide);
+  return of_skips;
 }
 
 // _layer_norm_bwd: the gradients of the input and of the weight, of which every block has a part.
@@ -220,7 +226,7 @@ Tensors combined_backward(BackwardCall& call, const ScanElements& of, const Tens
   if (norm.is_defined()) {
     std::tie(of_scanned, made[kNorm]) = norm_backward(graph, of, dtype, norm);
   }
-  scan_backward(graph, of, dtype, gated);
+  made[kSkip] = scan_backward(graph, of, dtype, saved[kSkip], gated);
   {
     const eager::InRow row(graph.tape, eager::kWeightGradientsRow);
     made[kOutput] = graph.make_product(saved[kOutput].elements, saved[kOutput].dtype);
@@ -231,7 +237,7 @@ Tensors combined_backward(BackwardCall& call, const ScanElements& of, const Tens
       kernel_convolution_backward(graph, saved[kRows], saved[kConvolution], saved[kBias], false);
   made[kConvolution] = std::move(convolution.weight);
   made[kBias] = std::move(convolution.bias);
-  for (const Place place : {kStepBias, kDecay, kSkip}) {
+  for (const Place place : {kStepBias, kDecay}) {
     made[place] = graph.make(saved[place].elements, kWide);
   }
   return wanted(call, std::move(made));
