@@ -4,7 +4,7 @@
 usage: measure_frameworks.py CASES.jsonl OUT.jsonl [--ranks R,R,...] [--quiet] [--steps N]
                              [--minutes M] [--limit-s S]
 
-torchtitan: its Llama 3 and 4, Qwen3 and DeepSeek-V3 models, parallelism, loss and pipeline, and the steps of its
+torchtitan: its Llama 3 and 4, Qwen3, DeepSeek-V3 and GPT-OSS models, parallelism, loss and pipeline, and the steps of its
 trainer; the experts of a mixture are evenly loaded (debug.moe_force_load_balance).
 megatron-core-local: Megatron-core's GPTModel with local layers, PyTorch's RMSNorm, attention and
 AdamW (FusedAdam where the case says fused_optimizer), its schedules, data parallelism and optimizer

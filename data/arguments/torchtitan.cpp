@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "data/arguments/environment.h"
+#include "data/arguments/torchtitan_models.h"
 #include "data/arguments/torchtitan_names.h"
 #include "data/read/json_message.h"
 
@@ -16,66 +17,6 @@ namespace {
 
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 27;
-
-// torchtitan/models/{llama3,llama4,qwen3,deepseek_v3}/__init__.py: the flavors with the shape of a
-// published model. Llama 4's with irope do not run at v0.2.2: flex_attention is given both masks.
-struct Flavor {
-  std::string_view name;
-  std::string_view preset;
-};
-constexpr std::array<Flavor, 16> kFlavors = {{
-    {.name = "llama3/8B", .preset = "llama3-8b"},
-    {.name = "llama3/70B", .preset = "llama3-70b"},
-    {.name = "llama3/405B", .preset = "llama3.1-405b"},
-    {.name = "llama4/17bx16e", .preset = "llama4-scout"},
-    {.name = "llama4/17bx128e", .preset = "llama4-maverick"},
-    {.name = "qwen3/0.6B", .preset = "qwen3-0.6b"},
-    {.name = "qwen3/1.7B", .preset = "qwen3-1.7b"},
-    {.name = "qwen3/4B", .preset = "qwen3-4b"},
-    {.name = "qwen3/8B", .preset = "qwen3-8b"},
-    {.name = "qwen3/14B", .preset = "qwen3-14b"},
-    {.name = "qwen3/32B", .preset = "qwen3-32b"},
-    {.name = "qwen3/30B-A3B", .preset = "qwen3-30b-a3b"},
-    {.name = "qwen3/235B-A22B", .preset = "qwen3-235b-a22b"},
-    {.name = "deepseek_v3/16B", .preset = "deepseek-v2-lite"},
-    {.name = "deepseek_v3/236B", .preset = "deepseek-v2"},
-    {.name = "deepseek_v3/671B", .preset = "deepseek-v3"},
-}};
-
-constexpr const char* kDebugModel = "llama3/debugmodel";
-
-// The tests' own small model: dim 256, 6 layers, 16 heads, FFN 2/3 of 4 dim up to 256.
-ModelSpec debug_model() {
-  ModelSpec model;
-  model.name = kDebugModel;
-  model.family = "llama";
-  model.hidden = 256;
-  model.ffn = 768;
-  model.vocab = 2048;
-  model.num_heads = 16;
-  model.num_kv_heads = 16;
-  model.head_dim = 16;
-  model.layers.resize(6);
-  return model;
-}
-
-ModelSpec model_of(const RunArguments& arguments, const Library& library,
-                   std::vector<std::string>& notes) {
-  const std::string name = arguments.text_or("model.name", "llama3") + "/" +
-                           arguments.text_or("model.flavor", "debugmodel");
-  if (name == kDebugModel && !arguments.has("model.flavor")) {
-    notes.emplace_back(
-        arguments.error("model.flavor", "found nothing, took torchtitan's default, " + name)
-            .what());
-  }
-  if (std::optional<ModelSpec> model = torchtitan_model(name, library)) {
-    return std::move(*model);
-  }
-  const std::vector<std::string> names = torchtitan_flavors();
-  throw arguments.error(arguments.has("model.flavor") ? "model.flavor" : "model.name",
-                        "found \"" + shown(name, Encoding::kUnchecked) + "\", expected one of " +
-                            joined(names) + suggestion(name, names));
-}
 
 struct ScheduleName {
   std::string_view name;
@@ -235,7 +176,9 @@ void read_options(const RunArguments& arguments, RunReading& run, const Library&
     return parts.empty() || std::ranges::find(parts, part) != parts.end();
   };
   want(run, "compile", compiles && (has("model") || has("loss")) ? "true" : "false", library);
-  want(run, "compile_layers", has("model") ? "true" : "false", library);
+  // models/gpt_oss/infra/parallelize.py compiles no layer.
+  const bool is_gpt_oss = run.job.model.family == "gpt_oss";
+  want(run, "compile_layers", has("model") && !is_gpt_oss ? "true" : "false", library);
   if (run.job.model.is_mla()) {  // attn_type of those flavors
     want(run, "attention_backend", "flex", library);
   }
@@ -327,25 +270,6 @@ void read_refusals(const RunArguments& arguments, RunReading& run) {
 
 }  // namespace
 
-std::vector<std::string> torchtitan_flavors() {
-  std::vector<std::string> names = {kDebugModel};
-  for (const Flavor& flavor : kFlavors) { names.emplace_back(flavor.name); }
-  return names;
-}
-
-std::optional<ModelSpec> torchtitan_model(const std::string& flavor, const Library& library) {
-  if (flavor == kDebugModel) {
-    return debug_model();
-  }
-  const auto* const found = std::ranges::find(kFlavors, flavor, &Flavor::name);
-  if (found == kFlavors.end()) {
-    return std::nullopt;
-  }
-  ModelSpec model = library.model(std::string(found->preset)).model;
-  model.num_mtp_layers = 0;  // of which torchtitan has none
-  return model;
-}
-
 RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& cluster,
                                const Library& library) {
   const ArgumentTable table = argument_table(library, "torchtitan");
@@ -359,7 +283,7 @@ RunReading read_torchtitan_run(const RunSettings& settings, const ClusterSpec& c
   run.uses = arguments.uses();
   run.unsupported = arguments.first_refused();
   run.job.cluster = cluster;
-  run.job.model = model_of(arguments, library, run.notes);
+  run.job.model = torchtitan_model_of(arguments, library, run.notes);
   read_sizes(arguments, run);
   read_pipeline(arguments, run);
   read_training(arguments, sizes_of(own, cluster.world_size()).dp, run);

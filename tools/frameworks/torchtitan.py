@@ -10,7 +10,7 @@ def titan_settings():
     """torchtitan's job_config module, importable from where its own code expects it."""
     for package in ("torchtitan", "torchtitan.config", "torchtitan.models.llama3",
                     "torchtitan.models.llama4", "torchtitan.models.qwen3",
-                    "torchtitan.models.deepseek_v3"):
+                    "torchtitan.models.deepseek_v3", "torchtitan.models.gpt_oss"):
         open_package(package)
     from torchtitan.config import job_config
     sys.modules.setdefault("torch.utils.tensorboard",
@@ -114,6 +114,26 @@ def deepseek_v3(shape, sequence, options):
     return DeepSeekV3Model, arguments, parallelize_deepseekv3
 
 
+def gpt_oss(shape, sequence, _options):
+    """As qwen3, of GPT-OSS."""
+    from torchtitan.models.gpt_oss.infra.parallelize import parallelize_gptoss
+    from torchtitan.models.gpt_oss.model.args import GptOssModelArgs
+    from torchtitan.models.gpt_oss.model.model import GptOssModel
+    from torchtitan.models.moe import MoEArgs
+
+    if torch.distributed.get_backend() == "fake":
+        balance_dispatch()
+    return GptOssModel, GptOssModelArgs(
+        max_seq_len=sequence, vocab_size=shape["vocab_size"], dim=shape["hidden_size"],
+        moe_inter_dim=shape["intermediate_size"], n_layers=shape["num_hidden_layers"],
+        head_dim=shape["head_dim"], n_heads=shape["num_attention_heads"],
+        n_kv_heads=shape["num_key_value_heads"], sliding_window_size=shape["sliding_window"],
+        moe_args=MoEArgs(num_experts=shape["num_local_experts"], num_shared_experts=0,
+                         top_k=shape["num_experts_per_tok"], score_func="softmax", route_norm=True,
+                         gate_bias=True, score_before_experts=False,
+                         _debug_force_load_balance=True)), parallelize_gptoss
+
+
 def balance_dispatch():
     """A rank alone is told that every other sends it as many tokens as it would send itself."""
     from torchtitan.distributed import expert_parallel
@@ -162,7 +182,7 @@ class Titan:
             "none": "1F1B", "1f1b": "1F1B", "gpipe": "GPipe",
             "interleaved_1f1b": "Interleaved1F1B"}[plan.get("schedule", "none")]
         build = next((of for start, of in (("qwen3", qwen3), ("llama4", llama4),
-                                           ("deepseek", deepseek_v3))
+                                           ("deepseek", deepseek_v3), ("gpt_oss", gpt_oss))
                       if shape["model_type"].startswith(start)), llama3)
         transformer, arguments, parallelize = build(shape, self.sequence, options)
         self.dims.build_mesh()

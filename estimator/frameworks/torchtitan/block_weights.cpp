@@ -31,16 +31,41 @@ std::vector<std::int64_t> TitanBlock::ffn_weights() const {
     weights = sharded_expert_weights();
   }
   weights.push_back(shape.hidden * job.model.moe.num_experts);
+  if (is_gpt_oss()) {
+    weights.push_back(job.model.moe.num_experts);
+  }
   weights.insert(weights.end(), shared_width() > 0 ? 3 : 0, shape.hidden * shared_width());
   return weights;
 }
 
-// DeepSeek's blocks have their norms before what follows them.
+// models/gpt_oss/model/model.py, Attention: sinks, and every product's weight and bias; the norms.
+std::vector<std::int64_t> TitanBlock::sink_weights() const {
+  const std::int64_t query = shape.query_width;
+  const std::int64_t key = shape.key_value_width;
+  return {shape.query_heads,
+          shape.hidden * query,
+          query,
+          shape.hidden * key,
+          key,
+          shape.hidden * key,
+          key,
+          shape.hidden * query,
+          shape.hidden,
+          shape.hidden,
+          shape.hidden};
+}
+
+// DeepSeek's blocks have their norms before what follows them, GPT-OSS's likewise.
 std::vector<std::int64_t> TitanBlock::layer_weights() const {
   const std::vector<std::int64_t> ffn = ffn_weights();
   if (job.model.is_mla()) {
     std::vector<std::int64_t> weights = latent_weights();
     weights.insert(weights.end(), 2, shape.hidden);
+    weights.insert(weights.end(), ffn.begin(), ffn.end());
+    return weights;
+  }
+  if (is_gpt_oss()) {
+    std::vector<std::int64_t> weights = sink_weights();
     weights.insert(weights.end(), ffn.begin(), ffn.end());
     return weights;
   }
@@ -63,8 +88,12 @@ std::vector<std::int64_t> TitanBlock::sharded_expert_weights() const {
 
 std::vector<std::int64_t> TitanBlock::expert_weights() const {
   const MoeSpec& moe = job.model.moe;
-  const std::int64_t width =
-      div_ceil(moe.num_experts, plan.ep) * div_ceil(moe.expert_ffn, plan.etp) * shape.hidden;
+  const std::int64_t experts = div_ceil(moe.num_experts, plan.ep);
+  const std::int64_t inner = experts * div_ceil(moe.expert_ffn, plan.etp);
+  const std::int64_t width = inner * shape.hidden;
+  if (is_gpt_oss()) {  // the second bias is whole on every rank (infra/expert_parallel.py)
+    return {2 * width, 2 * inner, width, experts * shape.hidden};
+  }
   return {width, width, width};
 }
 

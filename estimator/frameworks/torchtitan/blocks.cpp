@@ -11,6 +11,7 @@
 #include "estimator/frameworks/torchtitan/blocks/head.h"
 #include "estimator/frameworks/torchtitan/blocks/latent_rows.h"
 #include "estimator/frameworks/torchtitan/blocks/moe_rows.h"
+#include "estimator/frameworks/torchtitan/blocks/sink_rows.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 
 namespace shardplan::torchtitan {
@@ -68,6 +69,8 @@ std::vector<BlockRow> block_rows(const Job& job, const Plan& plan, BlockKind kin
     case BlockKind::kLastLayer:
       if (job.model.is_mla()) {
         add_titan_latent_attention(block);
+      } else if (block.is_gpt_oss()) {
+        add_titan_sink_attention(block);
       } else {
         add_titan_attention(block, kind);
       }

@@ -20,9 +20,24 @@ inline bool runs_action_list(const Plan& plan) {
   return plan.pp > 1 && plan.schedule != Schedule::k1F1B && plan.schedule != Schedule::kGpipe;
 }
 
+inline bool is_gpt_oss(const ModelSpec& model) {
+  return model.family == "gpt_oss";
+}
+
+// models/qwen3 and models/gpt_oss turn queries and keys half by half, the others complex numbers.
+inline bool turns_halves(const ModelSpec& model) {
+  return model.qk_norm || is_gpt_oss(model);
+}
+
 // Llama 3 keeps half a head's rotations as complex64, Qwen 3 a head's cosines and sines in fp32.
 inline std::int64_t rotary_table_elements(const Job& job) {
-  return (job.model.qk_norm ? 2 : 1) * job.sequence_length * job.model.head_dim;
+  return (turns_halves(job.model) ? 2 : 1) * job.sequence_length * job.model.head_dim;
+}
+
+// models/gpt_oss/model/model.py, GptOssModel: layers are turned to bf16 as they are made, so that
+// their parameters, reduced gradients and moments are; both ends stay fp32.
+inline DType layer_parameter_dtype(const ModelSpec& model) {
+  return is_gpt_oss(model) ? DType::kBf16 : DType::kFp32;
 }
 
 struct TitanBlock {
@@ -37,6 +52,14 @@ struct TitanBlock {
   bool recomputes_ops() const { return plan.recompute.policy == "every_second_matmul"; }
   bool is_autocast() const { return !fsdp.is_sharded; }
   bool norms_query_key() const { return job.model.qk_norm; }
+  bool is_gpt_oss() const { return torchtitan::is_gpt_oss(job.model); }
+  bool turns_halves() const { return torchtitan::turns_halves(job.model); }
+  DType parameter_dtype() const { return layer_parameter_dtype(job.model); }
+  // An all-reduce over replicas keeps a group's reduction in fp32 to the end of backward
+  // (torch _fsdp_param_group.py, AllReduceState), beside gradients in bf16.
+  bool keeps_reductions() const {
+    return parameter_dtype() == DType::kBf16 && plan.dp_replicate > 1;
+  }
   // Llama 4 multiplies rows by their scores before its experts (models/moe/moe.py,
   // score_before_experts), the others behind.
   bool scores_rows_first() const { return job.model.family == "llama4_text"; }
@@ -57,7 +80,9 @@ struct TitanBlock {
   std::vector<std::int64_t> ffn_weights() const;  // or the mixture's
   // Of latent attention: wq_a, its norm and wq_b, or wq; wkv_a, its norm, wkv_b, wo.
   std::vector<std::int64_t> latent_weights() const;
-  std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank
+  std::vector<std::int64_t> sink_weights() const;    // of GPT-OSS's attention, with both norms
+  std::vector<std::int64_t> expert_weights() const;  // w1, w2, w3 of all experts on the rank, or
+                                                     // mlp1 and mlp2, a bias behind each
   std::vector<std::int64_t> sharded_expert_weights() const;  // the same with padded_experts
   bool has_experts() const { return is_moe; }
   // Their parameters are gathered and reduced by themselves (models/llama4/infra/parallelize.py,

@@ -2,6 +2,7 @@
 
 #include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/compiled_mixture.h"
+#include "estimator/frameworks/torchtitan/gpt_oss/layer.h"
 
 namespace shardplan::torchtitan {
 namespace {
@@ -15,6 +16,9 @@ std::vector<std::int64_t> in_bf16(std::vector<std::int64_t> elements) {
 }
 
 std::unique_ptr<EagerLayer> eager_layer(const Job& job, TitanTape& tape, const TitanSizes& sizes) {
+  if (is_gpt_oss(job.model)) {
+    return std::make_unique<GptOssLayer>(tape, sizes);
+  }
   if (compiles_layers(job.profile) && sizes.moe.exists) {
     return std::make_unique<CompiledMixture>(tape, sizes);
   }
@@ -93,17 +97,22 @@ void TitanChunk::add_layer(const TitanBlock& block, bool checkpointed) {
                      .group = groups.size() - first,
                      .groups_experts = block.groups_experts()});
   const bool reshards_forward = block.fsdp.reshards_forward;
+  const bool is_bf16 = block.parameter_dtype() == DType::kBf16;
   groups.push_back({.weights = in_bf16(block.layer_weights()),
                     .shard = is_sharded_ ? dense_shard_size(block.job, block.plan) : 1,
                     .reshards_forward = reshards_forward,
-                    .ends_with_table = block.ends_with_linear()});
+                    .ends_with_table = block.ends_with_linear(),
+                    .is_bf16 = is_bf16,
+                    .keeps_reduction = block.keeps_reductions()});
   if (block.groups_experts()) {
     const std::int64_t shard = expert_shard_size(block.job, block.plan);
     groups.push_back({.weights = in_bf16(block.sharded_expert_weights()),
                       .shard = shard,
                       .reshards_forward = reshards_forward,
                       .ends_with_table = shard > 1,
-                      .splits_rows = block.splits_rows()});
+                      .splits_rows = block.splits_rows(),
+                      .is_bf16 = is_bf16,
+                      .keeps_reduction = block.keeps_reductions()});
   }
 }
 

@@ -59,8 +59,12 @@ void TitanChunk::leave_backward(ParameterGroup& group, bool with_weights) {
 void TitanChunk::leave_experts_backward(std::size_t layer, LayerGradients& weights,
                                         bool with_weights) {
   ParameterGroup& group = group_of_experts(layer);
-  for (const Weight weight : {Weight::kGate, Weight::kDown, Weight::kUp}) {
-    group.gradients.push_back(std::exchange(weights.weights[static_cast<std::size_t>(weight)], {}));
+  for (const Weight weight :
+       {Weight::kGate, Weight::kGateBias, Weight::kDown, Weight::kUp, Weight::kDownBias}) {
+    TapeTensor& gradient = weights.weights[static_cast<std::size_t>(weight)];
+    if (gradient.id != 0) {
+      group.gradients.push_back(std::exchange(gradient, {}));
+    }
   }
   leave_backward(group, with_weights);
 }

@@ -204,7 +204,7 @@ TapeTensor EagerLayer::forward(LayerTensors& layer, LayerPass pass) {
   if (sizes_.moe.exists) {
     tape_.free(layer.down);
   }
-  if (!saves_ops(pass) || !sizes_.saves_product(Weight::kDown)) {
+  if (!saves_ops(pass) || !(sizes_.saves_product(Weight::kDown) || sizes_.moe.is_biased)) {
     tape_.free(layer.down, layer.reduced_down);
   }
   if (!graph_saves(pass)) {

@@ -1,7 +1,9 @@
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
 
 #include "estimator/frameworks/pieces/ring_kernels.h"
+#include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/choices.h"
+#include "estimator/frameworks/torchtitan/gpt_oss/kernels.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_context_parallel.h"
 #include "estimator/time/block_work.h"
@@ -60,6 +62,9 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
   BlockTime time = memory_bound(
       context, bytes,
       permutation_kernels(context.gpu(), context.job.cluster.world_size() == 1, tokens));
+  if (is_gpt_oss(context.model())) {
+    add(time, memory_bound(context, bytes, second_bias_kernels(context.gpu())));
+  }
   const double share = context.job.profile.exposed_ep_share;
   time.forward_ep_s = 2 * one_way_s * share;
   time.backward_ep_s = (2 * one_way_s + sum_s) * share;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/plan/units.h"
 #include "estimator/validity/sizes.h"
@@ -21,6 +22,9 @@ inline bool has_modelled_experts(const ModelSpec& model) {
   if (model.is_mla()) {
     return !moe.shared_gate;
   }
+  if (is_gpt_oss(model)) {
+    return true;  // is_described_gpt_oss
+  }
   if (is_llama4(model)) {
     return !model.tied_embeddings && !moe.shared_gate && !moe.router_bias;
   }
@@ -37,7 +41,7 @@ inline constexpr ValidityRule kExperts = {
         [](const Job& job, const Plan&) {
           return not_modelled(job, "experts of", job.model.name,
                               "Qwen3: a mixture in every layer, without shared experts; and of "
-                              "DeepSeek-V2 and V3 and Llama 4");
+                              "DeepSeek-V2 and V3, Llama 4 and GPT-OSS");
         }};
 
 // Qwen3's run nowhere in a pipeline (qwen3_needs_pp_1), DeepSeek's not here.

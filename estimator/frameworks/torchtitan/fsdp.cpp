@@ -13,12 +13,13 @@ std::int64_t ParameterGroup::bytes() const {
   return std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
 }
 
-// A group of one rank gathers nothing: FSDPParamGroup.unshard returns an empty result.
+// A group of one rank gathers nothing: FSDPParamGroup.unshard returns an empty result. Parameters
+// in bf16 are copied into the output as they are (_get_param_all_gather_inputs).
 void FullyShard::gather(ParameterGroup& group, AllocationStream stream) {
   if (group.shard == 1) {
     return;
   }
-  TapeTensor input = tape_.make(div_ceil(group.bytes(), group.shard), stream);
+  TapeTensor input = tape_.make(group.is_bf16 ? 0 : div_ceil(group.bytes(), group.shard), stream);
   group.gather_output = tape_.make(group.bytes(), stream);
   tape_.free(input);
 }
@@ -28,7 +29,7 @@ void FullyShard::unshard(ParameterGroup& group, bool holds_output) {
   std::vector<TapeTensor> copies;
   TapeTensor cast;
   for (const std::int64_t weight : group.weights) {
-    if (group.shard == 1) {
+    if (group.shard == 1 && !group.is_bf16) {
       tape_.replace(cast, weight);
     }
     group.unsharded.push_back(tape_.make(weight));
@@ -87,6 +88,15 @@ void FullyShard::reduce(ParameterGroup& group) {
     tape_.free(divided);
   }
   tape_.free(named);
+  if (group.is_bf16) {  // cast to the parameters' dtype
+    TapeTensor cast = tape_.make(share / kWiden, AllocationStream::kReduce);
+    std::swap(output, cast);
+    if (group.keeps_reduction) {
+      kept_reductions_.push_back(cast);
+    } else {
+      tape_.free(cast);
+    }
+  }
   if (group.sharded_gradient.id == 0 && !group.is_shared) {
     group.sharded_gradient = output;
   } else {

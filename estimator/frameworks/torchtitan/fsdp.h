@@ -17,6 +17,8 @@ struct ParameterGroup {
   bool ends_with_table = false;  // the last weight is large: the embedding's, head's, an expert's
   bool is_shared = false;        // of the head: its gradient is added to the head's
   bool splits_rows = false;      // sharded by the second dimension (Shard(1))
+  bool is_bf16 = false;          // parameters, reduced gradients and moments; else fp32
+  bool keeps_reduction = false;  // in fp32, to the end of backward (AllReduceState)
 
   TapeTensor gather_output = {};
   std::vector<TapeTensor> unsharded = {};    // parameters as the block reads them
@@ -24,7 +26,8 @@ struct ParameterGroup {
   std::vector<TapeTensor> accumulated = {};  // fp32, of the microbatches so far
   TapeTensor sharded_gradient = {};
 
-  std::int64_t bytes() const;  // of all weights in bf16
+  std::int64_t bytes() const;                                     // of all weights in bf16
+  std::int64_t element_bytes() const { return is_bf16 ? 2 : 4; }  // of parameters
   bool is_unsharded() const { return !unsharded.empty(); }
   bool is_gathered() const { return is_unsharded() || gather_output.id != 0; }
 };
@@ -43,7 +46,10 @@ class FullyShard {
 
   // Reduce-scatter of the gradients; they add to those of an earlier microbatch in place.
   void reduce(ParameterGroup& group);
-  void end_reductions() { tape_.free(reduction_input_); }
+  void end_reductions() {
+    tape_.free(reduction_input_);
+    free_all(kept_reductions_);
+  }
   // Pipelines add up unsharded gradients in fp32 (to_accumulated_grad_if_needed).
   void accumulate(ParameterGroup& group);
 
@@ -54,6 +60,7 @@ class FullyShard {
   TitanTape& tape_;
   TapeTensor held_output_;
   TapeTensor reduction_input_;
+  std::vector<TapeTensor> kept_reductions_;
 };
 
 }  // namespace shardplan::torchtitan

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/time/host_time.h"
 
@@ -46,13 +47,17 @@ constexpr auto kCompiledNumbers = std::to_array<HostNumber>({
 
 // Operators that a layer's forward dispatches in torchtitan, as its checkpoint by operators meets
 // them. Autocast dispatches casts, and norms over heads operation by operation. Latent attention
-// dispatches 37 more, 48 with latent queries, shared experts 6, as one layer on a CPU shows.
+// dispatches 37 more, 48 with latent queries, shared experts 6, GPT-OSS's rotation, sinks, biases
+// and bounds 30, as one layer on a CPU shows.
 double dispatched_operators(const Job& job, const Plan& plan, const LayerSpec& layer,
                             const HostTable& table) {
   const bool casts = plan.zero == 0;
   double operators = job.model.qk_norm ? (casts ? 91 : 63) : (casts ? 71 : 59);
   if (job.model.is_mla()) {
     operators += job.model.mla.q_lora_rank > 0 ? 48 : 37;
+  }
+  if (is_gpt_oss(job.model)) {
+    operators += 30;
   }
   if (layer.is_moe) {
     operators += (casts ? 56 : 52) + (plan.ep > 1 ? table.exchange_operators : 0) +
@@ -68,8 +73,11 @@ double growth_with_tp(const HostTable& table, const Plan& plan, double forward_s
   return plan.tp > 1 && forward_s > 0 ? forward_s / (forward_s - split_s) : 1;
 }
 
+// GPT-OSS's layer dispatches 26 operators forward and 23 backward more than Qwen 3's, as one layer
+// of each on a CPU shows: half of what routing's fifty and forty take.
 HostCost latent_and_shared(const Job& job, const LayerSpec& layer, const HostTable& table) {
   HostCost cost;
+  add(cost, is_gpt_oss(job.model) ? 0.5 : 0, table.routing);
   if (job.model.is_mla()) {
     add(cost, 1, table.latent);
     add(cost, layer.is_moe && job.model.moe.shared_ffn > 0 ? 1 : 0, table.shared_experts);

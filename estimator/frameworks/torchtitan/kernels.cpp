@@ -4,8 +4,10 @@
 #include <stdexcept>
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
+#include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/frameworks/torchtitan/exchange_kernels.h"
+#include "estimator/frameworks/torchtitan/gpt_oss/kernels.h"
 #include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/plan/number.h"
 
@@ -88,8 +90,18 @@ LayerKernels layer_kernels(const Job& job, const Plan& plan) {
     kernels.rotary =
         is_compiled ? compiled_rotation_by_halves(e) : rotation_by_halves(e, plan.zero == 0);
   }
+  if (is_gpt_oss(job.model)) {
+    kernels.rotary = halves_rotation_kernels(e);
+    kernels.copies = sink_kernels(job.model, e);
+    kernels.gated = bounded_gate_kernels(job.cluster.gpu, e);
+  }
   kernels.rotary = with_head_norms(kernels.rotary, job.model);
   return kernels;
+}
+
+// GPT-OSS has flex_attention alone (gpt_oss/rules.h).
+AttentionBackend attention_kernels(const Job& job, const Plan& plan) {
+  return is_gpt_oss(job.model) ? AttentionBackend::kFlex : asked_attention_backend(job, plan);
 }
 
 // PyTorch's loss: cast 6, log-softmax 12 (its input twice); backward zeros 4, gradient 12, cast 6;
@@ -155,7 +167,7 @@ std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
 constinit const BlockKernels kKernels = {.host = kHost,
                                          .layer = layer_kernels,
                                          .weight_gradient = weight_gradient,
-                                         .attention_kernels = asked_attention_backend,
+                                         .attention_kernels = attention_kernels,
                                          .context_parallel_merges = torchtitan_ring_merges,
                                          .keeps_gathered_input = true,
                                          .sequence_copies = torchtitan_sequence_copies,

@@ -1,6 +1,7 @@
 // What of multi-head latent attention is modelled in torchtitan: DeepSeek's models.
 #pragma once
 
+#include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/choices.h"
 #include "estimator/plan/units.h"
 #include "estimator/validity/unsupported.h"
@@ -55,7 +56,8 @@ inline constexpr ValidityRule kFlexIsLatent = {
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return job.profile.attention_backend == AttentionBackend::kFlex && !is_latent(job);
+          return job.profile.attention_backend == AttentionBackend::kFlex && !is_latent(job) &&
+                 !is_gpt_oss(job.model);
         },
     .explain =
         [](const Job& job, const Plan&) {

@@ -62,6 +62,20 @@ struct LatentTensors {
   TapeTensor projected;  // its output, where a checkpoint by operations saves it
 };
 
+// What attention with sinks holds besides queries, keys, values, output and statistics: these
+// scaled to natural logarithms; the factors of the output in fp32 and in bf16.
+struct SinkTensors {
+  TapeTensor scaled_statistics, factors, cast_factors;
+};
+
+// What experts with biases hold besides the input of either product: both halves of the first one's
+// result as they lie, gate behind its bound, its sigmoid, their product, up behind its bound and
+// with one added; and for every row its expert, for either bias.
+struct BiasedTensors {
+  TapeTensor biased, gate, sigmoid, gated, raised;
+  TapeTensor first_experts, second_experts;
+};
+
 // What a layer holds of one microbatch.
 struct LayerTensors {
   TapeTensor input;
@@ -70,6 +84,8 @@ struct LayerTensors {
   TapeTensor angles, rotated_query, rotated_key;
   HeadNorm query_norm, key_norm;  // of Qwen 3
   LatentTensors latent;
+  SinkTensors sink;
+  BiasedTensors expert;
   TapeTensor rotary_cast;  // Qwen 3's table in bf16, which FSDP casts for the block
   TapeTensor cosines, sines;
   TapeTensor output, log_sum_exp, output_copy;

@@ -14,6 +14,7 @@ inline constexpr FrameworkLayout kLayout = {.router_bias_is_buffer = true,
                                             .spreads_uneven_layers = true,
                                             .layers_differ_by_place = true,
                                             .blocks_make_gradients = true,
-                                            .gathers_for_pipeline = true};
+                                            .gathers_for_pipeline = true,
+                                            .model_parts = kGptOssParts};
 
 }  // namespace shardplan::torchtitan

@@ -1,5 +1,7 @@
 #include "estimator/frameworks/torchtitan/moe.h"
 
+#include <algorithm>
+
 namespace shardplan::torchtitan {
 namespace {
 
@@ -26,7 +28,8 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
   }
   exchanges = plan.ep > 1;
   scores_rows_first = block.scores_rows_first();
-  saves_exchanges = exchanges && (block.job.model.is_mla() || scores_rows_first);
+  saves_exchanges =
+      exchanges && (block.job.model.is_mla() || scores_rows_first || block.is_gpt_oss());
   sums_gradient = plan.etp > 1;
   tokens = s.tokens;
   chosen = moe.topk * tokens;
@@ -59,6 +62,27 @@ TitanMoe::TitanMoe(const TitanBlock& block) {
     summed = scored * s.hidden * tokens;
   }
   shared_inner = kBf16 * block.shared_width() * tokens;
+  if (block.is_gpt_oss()) {
+    set_biases(block);
+  }
+}
+
+// models/gpt_oss/model/moe.py, _run_experts_grouped_mm: repeat_interleave stops where the rows of
+// the last expert do, padded to whole eights. GptOssGroupedExperts.forward looks for a mesh
+// dimension "tp", which experts over ep and etp do not have.
+void TitanMoe::set_biases(const TitanBlock& block) {
+  is_biased = true;
+  divides_bias = block.plan.tp > 1 && !exchanges;
+  const std::int64_t rows_of_experts =
+      std::min(padded, experts * round_up(div_ceil(sent, experts), kGroupRows));
+  const std::int64_t slack = padded - rows_of_experts;
+  bias_rows = kInt64 * rows_of_experts;
+  wide_inner = 2 * inner;
+  first_biases = kBf16 * 2 * width * rows_of_experts;
+  first_slack = kBf16 * 2 * width * slack;
+  second_biases = kBf16 * block.shape.hidden * rows_of_experts;
+  second_slack = kBf16 * block.shape.hidden * slack;
+  truths = width * padded;
 }
 
 }  // namespace shardplan::torchtitan

@@ -17,6 +17,8 @@ struct TitanMoe {
   bool saves_exchanges = false;    // a checkpoint by operations does (not by Qwen3's list of them)
   bool scores_rows_first = false;  // before the experts, and without normalising (Llama 4)
   bool sums_gradient = false;      // every rank of tp or etp has a part of each expert
+  bool is_biased = false;          // experts' products add biases (GPT-OSS)
+  bool divides_bias = false;       // the second by the ranks of tp, which sum its product up
 
   // Elements.
   std::int64_t tokens = 0;   // T: a router sees them all, under tp as well
@@ -46,6 +48,18 @@ struct TitanMoe {
   std::int64_t scored_rows = 0;    // else h*n*T in fp32; in bf16 under autocast
   std::int64_t summed = 0;         // and h*T in the same
   std::int64_t shared_inner = 0;   // fs*T in bf16: width of the shared experts; 0: none
+
+  // Of biased experts: N, the rows of P that are an expert's, to which its biases are repeated.
+  std::int64_t bias_rows = 0;      // N in int64
+  std::int64_t wide_inner = 0;     // 2*fe/et*P in bf16: gate and up, one beside the other
+  std::int64_t first_biases = 0;   // 2*fe/et*N in bf16
+  std::int64_t first_slack = 0;    // 2*fe/et*(P-N)
+  std::int64_t second_biases = 0;  // h*N
+  std::int64_t second_slack = 0;   // h*(P-N)
+  std::int64_t truths = 0;         // fe/et*P in bool
+
+ private:
+  void set_biases(const TitanBlock& block);
 };
 
 // Temporaries of index_put_ with accumulation: positions, sorted, where they were, and CUB's copies

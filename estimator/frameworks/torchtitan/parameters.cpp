@@ -36,7 +36,8 @@ std::int64_t padded_experts(const Job& job, const Plan& plan, std::int64_t eleme
 }
 
 TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) {
-  const std::vector<ParameterTensor> layer = layer_parameters(job.model, {.is_moe = is_moe});
+  const std::vector<ParameterTensor> layer = layer_parameters(
+      job.model, {.is_moe = is_moe, .has_sinks = job.model.layers.front().has_sinks});
   // A shared table is gathered and reduced for both ends (_fsdp_init.py, _get_managed_states).
   const std::int64_t embedding = local_elements(job, plan, embedding_parameters(job.model));
   TitanParameters parameters = {
@@ -49,6 +50,13 @@ TitanParameters titan_parameters(const Job& job, const Plan& plan, bool is_moe) 
   std::int64_t experts = 0;
   for (const ParameterTensor& tensor : layer) {
     experts += tensor.sharding == Sharding::kExpert ? local_elements(job, plan, tensor) : 0;
+  }
+  // The second bias of biased experts is whole on every rank of etp.
+  if (is_moe && job.model.moe.biased_experts && plan.etp > 1) {
+    const std::int64_t biases = div_ceil(job.model.moe.num_experts, plan.ep) * job.model.hidden;
+    const std::int64_t rest = biases - biases / plan.etp;
+    experts += rest;
+    parameters.layer += rest;
   }
   const std::int64_t padded = padded_experts(job, plan, experts);
   parameters.experts = plan.ep > 1 ? padded : 0;

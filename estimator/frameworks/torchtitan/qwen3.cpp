@@ -10,8 +10,9 @@ namespace {
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 constexpr std::int64_t kHalf = 2;   // of a head
 
-// x * cos + rotate_half(x) * sin
-TapeTensor turn(TitanTape& tape, std::int64_t bytes) {
+}  // namespace
+
+TapeTensor turn_halves(TitanTape& tape, std::int64_t bytes) {
   TapeTensor by_cosine = tape.make(bytes);
   TapeTensor negated = tape.make(bytes / kHalf);
   TapeTensor halves = tape.make(bytes);
@@ -23,9 +24,8 @@ TapeTensor turn(TitanTape& tape, std::int64_t bytes) {
   return turned;
 }
 
-// Every half's gradient is a tensor of the whole, with zeros. `sines` and `cosines`: where this is
-// their last use.
-void turn_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines, TapeTensor* cosines) {
+void turn_halves_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines,
+                      TapeTensor* cosines) {
   const std::int64_t bytes = gradient.bytes;
   TapeTensor of_halves = tape.make(bytes);
   if (sines != nullptr) {
@@ -46,8 +46,6 @@ void turn_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines, TapeTen
   gradient = tape.make(bytes);
   tape.free(sum, by_cosine);
 }
-
-}  // namespace
 
 void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer) {
   if (sizes.autocast) {
@@ -150,8 +148,8 @@ void EagerLayer::rotate_halves(LayerTensors& layer, LayerPass pass) {
                                 keeps || pass == LayerPass::kSavesOps);
   TapeTensor key = norm_heads(layer.key, layer.key_norm, sizes_.key_statistics, pass, keeps);
   take_rotary(layer, pass);
-  layer.rotated_query = turn(tape_, sizes_.query);
-  layer.rotated_key = turn(tape_, sizes_.key);
+  layer.rotated_query = turn_halves(tape_, sizes_.query);
+  layer.rotated_key = turn_halves(tape_, sizes_.key);
   if (!graph_saves(pass)) {
     tape_.free(layer.cosines, layer.sines);
   }
@@ -161,8 +159,8 @@ void EagerLayer::rotate_halves(LayerTensors& layer, LayerPass pass) {
 void EagerLayer::rotate_halves_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key) {
   // Gradients of a ring's keys are part of a tensor that their values' share.
   TapeTensor of_key = sizes_.cp > 1 ? tape_.make(sizes_.key) : std::exchange(key, {});
-  turn_back(tape_, of_key, nullptr, nullptr);
-  turn_back(tape_, query, &layer.sines, &layer.cosines);
+  turn_halves_back(tape_, of_key, nullptr, nullptr);
+  turn_halves_back(tape_, query, &layer.sines, &layer.cosines);
   norm_heads_backward(of_key, layer.key, layer.key_norm, sizes_.key_statistics);
   norm_heads_backward(query, layer.query, layer.query_norm, sizes_.query_statistics);
   layer.rotated_key = of_key;

@@ -1,4 +1,4 @@
-// What torchtitan v0.2.2 accepts for its Llama 3 and Qwen3 models, and what of it is modelled.
+// What torchtitan v0.2.2 accepts for its models, and what of it is modelled.
 // Sources: torchtitan/distributed/parallel_dims.py, distributed/pipeline_parallel.py,
 // models/llama3/infra/parallelize.py, config/job_config.py.
 #include "estimator/frameworks/torchtitan/rules.h"
@@ -7,6 +7,7 @@
 
 #include "estimator/frameworks/pieces/unfused_widths.h"
 #include "estimator/frameworks/torchtitan/expert_rules.h"
+#include "estimator/frameworks/torchtitan/gpt_oss/rules.h"
 #include "estimator/frameworks/torchtitan/latent_rules.h"
 #include "estimator/plan/layer_partition.h"
 #include "estimator/validity/limits.h"
@@ -59,10 +60,13 @@ constexpr ValidityRule kRecompute = {
 
 // models/llama3 and llama4: RMSNorm, grouped-query attention without biases, SwiGLU, untied tables;
 // models/qwen3: the same with norms of queries and keys, tables tied or not; models/deepseek_v3:
-// latent attention without biases.
+// latent attention without biases; models/gpt_oss: gpt_oss/rules.h.
 bool is_described(const ModelSpec& model, std::int64_t sequence_length) {
+  if (is_gpt_oss(model)) {
+    return is_described_gpt_oss(model);
+  }
   const bool plain = !model.qkv_bias && !model.attention_output_bias && !model.ffn_bias &&
-                     !model.layer_norm && model.learned_positions == 0;
+                     !model.layer_norm && model.learned_positions == 0 && !missing_part(model, {});
   const bool windowed = std::ranges::any_of(model.layers, [&](const LayerSpec& layer) {
     return layer.attention_window > 0 && layer.attention_window < sequence_length;
   });
@@ -80,8 +84,32 @@ constexpr ValidityRule kModel = {
           return not_modelled(job, "model", job.model.name,
                               "Llama 3 and 4, Qwen3 and DeepSeek-V2 and V3: RMSNorm, grouped-query "
                               "or latent attention of all tokens, SwiGLU, no biases; tied "
-                              "embeddings with norms of queries and keys (Qwen3) alone");
+                              "embeddings with norms of queries and keys (Qwen3) alone; GPT-OSS "
+                              "with sinks, biases and a window on every second layer");
         }};
+
+// models/qwen3_5 of the main branch: pytorch/torchtitan fd712e814.
+constexpr ValidityRule kModelOfRelease = {
+    .name = "model_needs_a_newer_torchtitan",
+    .reads = {},
+    .broken = [](const Job& job, const Plan&) { return job.model.family.starts_with("qwen3_5"); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "model " + job.model.name + " (" + job.model.family +
+                 "): torchtitan v0.2.2 has none of its family; its main branch has since "
+                 "fd712e814 (2026-06-10), which is not described; valid: Llama 3 and 4, Qwen3, "
+                 "DeepSeek-V2 and V3, GPT-OSS";
+        }};
+
+// models/gpt_oss is given its head_dim beside dim and n_heads.
+constexpr ValidityRule kHeadDim = {.name = kHeadDimFromHidden.name,
+                                   .reads = {},
+                                   .broken =
+                                       [](const Job& job, const Plan& plan) {
+                                         return !is_gpt_oss(job.model) &&
+                                                kHeadDimFromHidden.broken(job, plan);
+                                       },
+                                   .explain = kHeadDimFromHidden.explain};
 
 // models/deepseek_v3/model/model.py has no module behind the last layer.
 constexpr ValidityRule kNoMultiTokenPrediction = {
@@ -229,6 +257,7 @@ constexpr ValidityRule kInnerChunksHaveLayers = {
 constexpr std::array kRules = {
     kSizesPositive,
     // modelled
+    kModelOfRelease,
     kKnownModelParts,
     kZero,
     kSchedule,
@@ -245,13 +274,16 @@ constexpr std::array kRules = {
     kLatentSharded,
     kLatentEager,
     kFlexIsLatent,
+    kGptOssIsFlex,
+    kGptOssEager,
+    kGptOssSharded,
     kExperts,
     kExpertsOnOneStage,
     kScoredRowsSharded,
     kCompiledExperts,
     kExpertRoot,
     kFusedHeadDim,
-    kHeadDimFromHidden,
+    kHeadDim,
     kOffloadOptimizerUnsupported,
     kOffloadActivationsUnsupported,
     kOffloadParametersUnsupported,
@@ -266,6 +298,8 @@ constexpr std::array kRules = {
     kKvHeadsByTp,
     kQwen3TpOrCp,
     kQwen3OnOneStage,
+    kGptOssOnOneStage,
+    kGptOssWithoutCp,
     kHeadsByKvHeads,
     kVocabByTp,
     kScheduleFitsPipeline,

@@ -68,7 +68,8 @@ TitanSizes::TitanSizes(const TitanBlock& block) : moe(block), mla(block) {
   key_statistics = kFp32 * s.key_value_heads * s.tokens;
   angles = kFp32 * s.tokens * job.model.head_dim;
   cosines = kBf16 * (cp > 1 ? s.tokens : job.sequence_length) * job.model.head_dim;
-  rotary_cast = norms_query_key && !autocast ? kBf16 * rotary_table_elements(job) : 0;
+  turns_halves = block.turns_halves();
+  rotary_cast = turns_halves && !autocast ? kBf16 * rotary_table_elements(job) : 0;
   angle_gradient = cp > 1 ? angles : kFp32 * job.sequence_length * job.model.head_dim;
   logits = kBf16 * s.local_vocab * s.tokens;
   table = kBf16 * s.local_vocab * s.hidden;
@@ -77,7 +78,11 @@ TitanSizes::TitanSizes(const TitanBlock& block) : moe(block), mla(block) {
   workspace = workspace_bytes(block, 1);
   half_workspace = cp > 1 ? workspace_bytes(block, 2) : 0;
   set_weights(block);
-  set_saved_products();
+  if (block.is_gpt_oss()) {
+    set_biased_weights(block);
+  } else {
+    set_saved_products();
+  }
 }
 
 // The checkpoint's policy counts products of matrices (distributed/activation_checkpoint.py,
@@ -117,6 +122,17 @@ void TitanSizes::set_latent_weights(const TitanBlock& block) {
   ++at;
   set(Weight::kValue);
   set(Weight::kOutput);
+}
+
+// Products with a bias are addmm, of which a checkpoint by operations saves none
+// (models/gpt_oss/infra/parallelize.py, _op_sac_save_list).
+void TitanSizes::set_biased_weights(const TitanBlock& block) {
+  const std::vector<std::int64_t> experts = block.expert_weights();
+  std::size_t at = 0;
+  for (const Weight weight : {Weight::kGate, Weight::kGateBias, Weight::kDown, Weight::kDownBias}) {
+    weights[static_cast<std::size_t>(weight)] = kBf16 * experts[at++];
+  }
+  weights[static_cast<std::size_t>(Weight::kUp)] = 0;
 }
 
 void TitanSizes::set_weights(const TitanBlock& block) {

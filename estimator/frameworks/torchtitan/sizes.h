@@ -10,7 +10,8 @@
 namespace shardplan::torchtitan {
 
 // wq, wk, wv, wo, w1, w2, w3 (of all experts on the rank together), and the experts' router. Of
-// latent attention wq_b or wq, wkv_a and wkv_b, and wq_a; w1, w2, w3 of the shared experts.
+// latent attention wq_b or wq, wkv_a and wkv_b, and wq_a; w1, w2, w3 of the shared experts. Of
+// GPT-OSS's experts mlp1 is kGate and mlp2 kDown, each with a bias.
 enum class Weight {
   kQuery,
   kKey,
@@ -23,9 +24,11 @@ enum class Weight {
   kRouter,
   kSharedGate,
   kSharedDown,
-  kSharedUp
+  kSharedUp,
+  kGateBias,
+  kDownBias
 };
-inline constexpr std::size_t kNumWeights = 12;
+inline constexpr std::size_t kNumWeights = 14;
 
 // Multi-head latent attention (models/deepseek_v3), of one microbatch on one rank in bf16.
 struct TitanMla {
@@ -53,6 +56,7 @@ struct TitanSizes {
   bool autocast = false;
   bool keeps_whole_table_gradient = false;  // a pipeline adds it up before rows are picked
   bool norms_query_key = false;             // Qwen 3
+  bool turns_halves = false;                // by cosines and sines in bf16: Qwen 3, GPT-OSS
   std::int64_t cp = 1;
 
   std::int64_t sequence = 0;          // h*u in bf16
@@ -87,6 +91,7 @@ struct TitanSizes {
  private:
   void set_weights(const TitanBlock& block);
   void set_latent_weights(const TitanBlock& block);
+  void set_biased_weights(const TitanBlock& block);
   void set_saved_products();
 };
 

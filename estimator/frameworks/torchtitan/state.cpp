@@ -22,11 +22,13 @@ struct TitanState {
   FsdpPlan fsdp;
   TitanBlock ends;  // of the ends alone
   std::vector<TitanLayers> layers;
-  std::int64_t elements = 0;  // of the stage, unsharded
+  std::int64_t elements = 0;  // of the stage in fp32, unsharded
   std::int64_t experts = 0;   // beside these
+  std::int64_t in_bf16 = 0;   // of layers whose parameters are, a rank's share
   std::int64_t shard = 1;
   std::int64_t expert_shard = 1;
-  std::int64_t block_gradients = 0;  // as the blocks make them, each rounded by itself
+  std::int64_t block_gradients = 0;  // fp32 as the blocks make them, each rounded by itself
+  std::int64_t bf16_gradients = 0;
   StateRowList list = {.alignment_bytes = kAllocatorRounding};
 
   std::int64_t share(std::int64_t count) const {
@@ -68,32 +70,76 @@ void add_parameters(TitanState& state) {
                   "by block",
        .is_split = true,
        .stream = state.fsdp.is_sharded ? AllocationStream::kReduce : AllocationStream::kCompute});
-  for (const std::string_view name : {"optimizer.exp_avg", "optimizer.exp_avg_sq"}) {
-    state.add({.component = Component::kOptimizer,
-               .name = name,
-               .elements = share,
-               .dtype = DType::kFp32,
-               .made_by_first_step = true,
-               .formula = "N/S: fused AdamW, made by the first optimizer step"});
-  }
+  const auto add_moments = [&](std::string_view first, std::string_view second,
+                               std::int64_t elements, DType dtype) {
+    for (const std::string_view name : {first, second}) {
+      state.add({.component = Component::kOptimizer,
+                 .name = name,
+                 .elements = elements,
+                 .dtype = dtype,
+                 .made_by_first_step = true,
+                 .formula = "N/S: fused AdamW, made by the first optimizer step"});
+    }
+  };
+  add_moments("optimizer.exp_avg", "optimizer.exp_avg_sq", share, DType::kFp32);
+  add_moments("optimizer.exp_avg_of_layers", "optimizer.exp_avg_sq_of_layers", state.in_bf16,
+              DType::kBf16);
 }
 
-// Elements of the gradients as the blocks make them, each filling whole allocator blocks.
-std::int64_t gradients_of_blocks(const TitanState& state, const StageLayout& stage) {
-  const auto bytes = [](const TitanBlock& block, std::int64_t elements) {
-    return titan_gradient(block, elements, Step::kWeight).bytes;
-  };
+// GPT-OSS's layers. AdamW takes gradients and moments in the dtype of a parameter.
+void add_bf16_parameters(TitanState& state) {
+  state.add({.component = Component::kParameters,
+             .name = "parameters.of_layers",
+             .elements = state.in_bf16,
+             .dtype = DType::kBf16,
+             .first = Phase::kStartUp,
+             .formula = "N/S: bf16, of the layers (models/gpt_oss/model/model.py, GptOssModel)",
+             .is_split = true});
+  state.add({.component = Component::kGradients,
+             .name = "gradients.of_layers",
+             .elements = state.bf16_gradients,
+             .dtype = DType::kBf16,
+             .first = Phase::kReduction,
+             .formula = "N/S: bf16; freed by zero_grad when the next step begins, then made block "
+                        "by block",
+             .is_split = true,
+             .stream = AllocationStream::kReduce});
+}
+
+// Elements of the gradients as the blocks make them, each filling whole allocator blocks: of
+// layers, in their dtype.
+std::int64_t gradients_of_layers(const TitanState& state) {
   std::int64_t sum = 0;
   for (const TitanLayers& layers : state.layers) {
     const TitanParameters& p = layers.block.parameters;
     const std::int64_t experts = p.experts > 0 ? titan_expert_gradient(layers.block).bytes : 0;
-    sum += layers.count * (bytes(layers.block, p.layer) + experts);
+    sum += layers.count * (titan_gradient(layers.block, p.layer, Step::kWeight).bytes + experts);
   }
-  return (sum +
-          (state.job.model.tied_embeddings ? 0 : 1) * count_blocks(stage, BlockKind::kEmbedding) *
+  return sum / bytes_of(layer_parameter_dtype(state.job.model));
+}
+
+// Likewise of the ends, in fp32.
+std::int64_t gradients_of_ends(const TitanState& state, const StageLayout& stage) {
+  const auto bytes = [](const TitanBlock& block, std::int64_t elements) {
+    return titan_gradient(block, elements, Step::kWeight).bytes;
+  };
+  return ((state.job.model.tied_embeddings ? 0 : 1) * count_blocks(stage, BlockKind::kEmbedding) *
               titan_embedding_gradient(state.ends).bytes +
           count_blocks(stage, BlockKind::kHead) * bytes(state.ends, state.ends.parameters.head)) /
          bytes_of(DType::kFp32);
+}
+
+// Of a model whose layers are bf16, fp32 are the ends alone.
+void take_layers_in_bf16(TitanState& state, const StageLayout& stage) {
+  const TitanParameters& p = state.ends.parameters;
+  state.elements = count_blocks(stage, BlockKind::kEmbedding) * p.embedding +
+                   count_blocks(stage, BlockKind::kHead) * p.head;
+  state.experts = 0;
+  for (const auto& [block, count] : state.layers) {
+    state.in_bf16 += count * (state.share(block.parameters.layer) +
+                              state.expert_share(block.parameters.experts));
+  }
+  state.bf16_gradients = gradients_of_layers(state);
 }
 
 // replicate() makes them when the first forward begins (torch/distributed/_composable/replicate.py,
@@ -160,6 +206,14 @@ void add_resident(TitanState& state, std::int64_t ends) {
              .dtype = DType::kBool,
              .copies = 2,
              .formula = "one for forward, one for autograd's thread"});
+  // cuBLASLt's, where products add a bias (ATen/cuda/CUDABlas.cpp, gemm_and_bias).
+  const bool replays = state.plan.recompute.granularity != RecomputeGranularity::kNone;
+  state.add({.component = Component::kWorkspace,
+             .name = "workspace.biased_products",
+             .elements = is_gpt_oss(state.job.model) ? kMiB : 0,
+             .dtype = DType::kBool,
+             .copies = replays ? 2 : 1,
+             .formula = "one for forward, one for autograd's thread where it replays"});
 }
 
 // What the allocator counts beyond parameters and moments, each in a segment of its own: the rest
@@ -169,22 +223,27 @@ void add_block_ends(TitanState& state, const StageLayout& stage) {
   constexpr std::int64_t kSegmentOfOne = 10 * kMiB;  // kMinLargeAlloc
   constexpr std::int64_t kLargestRest = kMiB;        // kSmallSize
   const TitanParameters& p = state.ends.parameters;
-  const auto end_of_share = [](std::int64_t elements) {
-    const std::int64_t bytes = round_up(elements * bytes_of(DType::kFp32), kAllocatorRounding);
+  const auto end_of_share = [](std::int64_t elements, DType dtype) {
+    const std::int64_t bytes = round_up(elements * bytes_of(dtype), kAllocatorRounding);
     const std::int64_t rest = segment_bytes(bytes) - bytes;
     return bytes >= kSegmentOfOne && rest <= kLargestRest ? rest : 0;
   };
-  const auto end_of = [&](std::int64_t elements) { return end_of_share(state.share(elements)); };
+  const auto end_of = [&](std::int64_t elements) {
+    return end_of_share(state.share(elements), DType::kFp32);
+  };
   std::int64_t ends = count_blocks(stage, BlockKind::kEmbedding) * end_of(p.embedding) +
                       (state.job.model.tied_embeddings ? 0 : 1) *
                           count_blocks(stage, BlockKind::kHead) * end_of(p.embedding);
   for (const auto& [block, count] : state.layers) {
-    for (const std::int64_t weight : block.layer_weights()) { ends += count * end_of(weight); }
+    const DType dtype = block.parameter_dtype();
+    for (const std::int64_t weight : block.layer_weights()) {
+      ends += count * end_of_share(state.share(weight), dtype);
+    }
     if (!block.groups_experts()) {
       continue;
     }
     for (const std::int64_t weight : block.sharded_expert_weights()) {
-      ends += count * end_of_share(state.expert_share(weight));
+      ends += count * end_of_share(state.expert_share(weight), dtype);
     }
   }
   state.add({.component = Component::kWorkspace,
@@ -214,8 +273,14 @@ std::vector<StateRow> state_rows(const Job& job, const Plan& plan, const StageLa
                    .expert_shard = expert_shard_size(job, plan),
                    .block_gradients = 0};
   const bool has_embedding = count_blocks(stage, BlockKind::kEmbedding) > 0;
-  state.block_gradients = gradients_of_blocks(state, stage);
+  state.block_gradients = gradients_of_ends(state, stage);
+  if (layer_parameter_dtype(job.model) == DType::kBf16) {
+    take_layers_in_bf16(state, stage);
+  } else {
+    state.block_gradients += gradients_of_layers(state);
+  }
   add_parameters(state);
+  add_bf16_parameters(state);
   add_buckets(state);
   add_forward_casts(state);
   add_root_gradient(state, stage.ends.has_head);
@@ -251,6 +316,18 @@ StageState state_of_stage(const Job& job, const Plan& plan, const StageLayout& s
   return state;
 }
 
+namespace {
+
+// torch/nn/attention/flex_attention.py, BlockMask of one sequence and head: counts and indices of
+// blocks that are partly and fully seen, by queries and by keys.
+std::int64_t block_mask_elements(std::int64_t sequence_length) {
+  constexpr std::int64_t kBlock = 128;
+  const std::int64_t blocks = div_ceil(sequence_length, kBlock);
+  return 4 * blocks * (blocks + 1);
+}
+
+}  // namespace
+
 SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& ends) {
   const BlockShape shape = block_shape(job, plan);
   const std::int64_t buffers =
@@ -276,6 +353,13 @@ SequenceRows sequence_rows(const Job& job, const Plan& plan, const StageEnds& en
         .elements = 2 * job.sequence_length * plan.micro_batch,
         .dtype = DType::kInt64,
         .formula = "2*s*b: inputs and labels, 8 bytes"},
+       {.component = Component::kWorkspace,
+        .name = "block_masks",
+        .elements = is_gpt_oss(job.model) ? block_mask_elements(job.sequence_length) : 0,
+        .dtype = DType::kInt32,
+        .copies = 2,
+        .formula = "4*(s/128)*(s/128+1): which blocks of keys a block of queries sees, and the "
+                   "other way round; without a window and with it"},
        {.component = Component::kActivations,
         .name = "pipeline.last_logits",
         .elements = plan.pp > 1 && !runs_action_list(plan) && ends.has_head

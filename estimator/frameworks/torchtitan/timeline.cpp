@@ -53,9 +53,9 @@ std::int64_t workspace_bytes(const Job& job) {
   return job.profile.fixed_workspace_bytes;
 }
 
-// This rank's part of a weight, in fp32.
+// This rank's part of a weight as the optimizer has it.
 std::int64_t shard_bytes(const ParameterGroup& group, std::int64_t weight) {
-  return kFp32 * div_ceil(weight / kBf16, group.shard);
+  return group.element_bytes() * div_ceil(weight / kBf16, group.shard);
 }
 
 Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
@@ -81,11 +81,12 @@ Trainer::Trainer(const Job& job, const Plan& plan, const StagePieces& pieces)
 void Trainer::make_rotary_tables() {
   const std::int64_t table = kFp32 * rotary_table_elements(job_);
   for (TitanChunk& chunk : chunks_) {
-    // Qwen 3 (precompute_rope_cache): products, doubled, their cosines and sines, put together.
-    TapeTensor products = tape_.make(sizes_.norms_query_key ? table / 4 : 0);
+    // Qwen 3 and GPT-OSS (precompute_rope_cache): products, doubled, their cosines and sines, put
+    // together.
+    TapeTensor products = tape_.make(sizes_.turns_halves ? table / 4 : 0);
     TapeTensor angles = tape_.make(table / 2);
     TapeTensor ones = tape_.make(table / 2);
-    TapeTensor sines = tape_.make(sizes_.norms_query_key ? table / 2 : 0);
+    TapeTensor sines = tape_.make(sizes_.turns_halves ? table / 2 : 0);
     TapeTensor computed = tape_.make(table);
     tape_.free(ones, sines, angles, products);
     tape_.free(chunk.rotary_table);

@@ -5,6 +5,7 @@
 #include "estimator/frameworks/pieces/adamw_kernels.h"
 #include "estimator/frameworks/pieces/data_parallel.h"
 #include "estimator/frameworks/pieces/fsdp2_copies.h"
+#include "estimator/frameworks/torchtitan/blocks.h"
 #include "estimator/frameworks/torchtitan/host.h"
 #include "estimator/frameworks/torchtitan/parameters.h"
 #include "estimator/plan/number.h"
@@ -67,7 +68,10 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
 // torchtitan's weights are the main parameters, and its gradients are scaled by a kernel of their
 // own: 4 + 8 + 28.
 KernelBytes step_kernels(const Job& job, const Plan& plan) {
-  const OptimizerBytes bytes = optimizer_bytes(job, plan);
+  OptimizerBytes bytes = optimizer_bytes(job, plan);
+  if (layer_parameter_dtype(job.model) == DType::kBf16) {  // all but the ends
+    bytes = {.grad = bytes.grad / 2, .moments = bytes.moments / 2, .master = bytes.master / 2};
+  }
   return {.streamed = 4 * bytes.grad + 2 * (bytes.moments + bytes.master)};
 }
 

@@ -303,11 +303,8 @@ void add_compiled_ring(TitanBlock& block, const AttentionSizes& sizes) {
 }  // namespace
 
 void add_titan_attention(TitanBlock& block, BlockKind kind) {
-  const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AttentionSizes sizes = sizes_of(block);
-  const std::int64_t projection = s.hidden * s.query_width;
-  const std::int64_t qkv = s.hidden * (s.query_width + 2 * s.key_value_width);
   // A pipeline's chunk begins with what it received, in a buffer of its own, or with the
   // embedding's output; its backward likewise, until a first gradient is added to that.
   const bool is_received = block.is_pipelined() && kind == BlockKind::kLastLayer;
@@ -323,6 +320,15 @@ void add_titan_attention(TitanBlock& block, BlockKind kind) {
   if (block.plan.cp > 1 && block.is_compiled()) {
     add_compiled_ring(block, sizes);
   }
+  add_titan_attention_ends(block, is_received);
+}
+
+// What a sequence divided over tp needs around the products, and their gradients.
+void add_titan_attention_ends(TitanBlock& block, bool is_received) {
+  const BlockShape& s = block.shape;
+  RowList& rows = block.rows;
+  const std::int64_t projection = s.hidden * s.query_width;
+  const std::int64_t qkv = s.hidden * (s.query_width + 2 * s.key_value_width);
   if (s.gathers_sequence) {
     const Component comm = Component::kCommunication;
     rows.use_as(comm, "attention.partial_output", block.gathered(), s.dtype,

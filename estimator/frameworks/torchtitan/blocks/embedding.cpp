@@ -62,6 +62,7 @@ void add_titan_embedding(TitanBlock& block) {
     add_titan_pipelined(block, own, block.plan.tp > 1 ? GroupEnd::kRowsOfTable : GroupEnd::kTable);
   }
   add_embedding_gradient(block);
+  add_titan_reductions(block, BlockKind::kEmbedding);
 }
 
 }  // namespace shardplan::torchtitan

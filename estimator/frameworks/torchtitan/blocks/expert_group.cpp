@@ -58,8 +58,9 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
               Step::kForwardDispatch, "n: rank by rank before row by row");
   rows.use_as(comm, "fsdp.expert_copies_again", copied, dtype, MoeRows::kUnsort, MoeRows::kUnsort,
               "n");
-  rows.use_as(comm, "fsdp.expert_gradient_chunks", copied / 3, dtype, MoeRows::kReduce,
-              MoeRows::kReduce, "n/3: the last gradient beside its chunks, joined rank by rank");
+  rows.use_as(comm, "fsdp.expert_gradient_chunks", copied > 0 ? weights.back() : 0, dtype,
+              MoeRows::kReduce, MoeRows::kReduce,
+              "n/3: the last gradient beside its chunks, joined rank by rank");
   rows.use_as(comm, "fsdp.expert_reduction_input", p.experts, DType::kFp32, MoeRows::kReduce,
               Step::kBackwardNorm, "n: fp32 reduce-scatter input, held until the block's");
   rows.rows.push_back(titan_expert_gradient(block));

@@ -109,6 +109,7 @@ void add_layer_fsdp(TitanBlock& block, BlockKind kind) {
     }
   }
   block.rows.rows.push_back(titan_gradient(block, sizes.own, Step::kWeight));
+  add_titan_reductions(block, kind);
 }
 
 // An all-gather's output lives until the next block's has been copied out, so that at the start of
@@ -117,7 +118,8 @@ void add_titan_all_gather(TitanBlock& block, std::int64_t own, std::int64_t befo
   const std::int64_t shard = dense_shard_size(block.job, block.plan);
   block.gather("fsdp.previous_all_gather", before, Step::kForwardInput, Step::kForwardInput,
                "n: output of the block before, not freed yet");
-  block.gather("fsdp.all_gather_input", div_ceil(own, shard), Step::kForwardInput,
+  const bool casts = own != block.parameters.layer || block.parameter_dtype() == DType::kFp32;
+  block.gather("fsdp.all_gather_input", casts ? div_ceil(own, shard) : 0, Step::kForwardInput,
                Step::kForwardInput, "n/S: this rank's shard, cast");
   const bool experts_follow = block.groups_experts() && own == block.parameters.layer;
   block.gather("fsdp.all_gather_output", own, Step::kForwardInput,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "estimator/frameworks/torchtitan/blocks.h"
+#include "estimator/frameworks/torchtitan/blocks/biased_rows.h"
 #include "estimator/frameworks/torchtitan/blocks/expert_rows.h"
 #include "estimator/frameworks/torchtitan/blocks/ffn.h"
 #include "estimator/frameworks/torchtitan/blocks/mixture.h"
@@ -151,9 +152,15 @@ void add_forward_rows(MoeRows& m) {
   m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
 }
 
-// What a checkpoint by operations keeps for the replay of latent attention alone.
+// What a checkpoint by operations keeps for the replay of attention alone.
 std::int64_t dropped_by_attention(const MoeRows& m) {
-  if (!m.block.recomputes_ops() || !m.sizes.mla.exists) {
+  if (!m.block.recomputes_ops()) {
+    return 0;
+  }
+  if (m.moe.is_biased) {  // what its reduce-scatter gave, and the gathered gradient in front
+    return m.sizes.tensor_parallel ? m.sizes.sequence + m.sizes.gathered : 0;
+  }
+  if (!m.sizes.mla.exists) {
     return 0;
   }
   return (m.sizes.saves_product(Weight::kQuery) ? m.sizes.mla.query : 0) +
@@ -174,9 +181,11 @@ void add_replay(MoeRows& m) {
       output + s.rows_and_zero + (s.exchanges && !has_returned ? s.rows : 0) - s.scored_rows;
   const std::int64_t combining = (has_returned ? 0 : s.rows) + s.all_rows + s.summed + s.stream +
                                  (s.shared_inner > 0 ? m.sizes.sequence : 0);
+  const std::int64_t computing = s.is_biased ? biased_replay_bytes(m) : unsorting;
   m.use("experts.forward_again",
-        s.rows + s.order_weights + std::max(unsorting, combining) - dropped, Step::kBackwardOutput,
-        Step::kBackwardOutput, "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
+        s.rows + s.order_weights + std::max({computing, unsorting, combining}) - dropped,
+        Step::kBackwardOutput, Step::kBackwardOutput,
+        "2h*R + h*n*T: sent, returned and unsorted rows of the replay");
 }
 
 void add_row_gradients(MoeRows& m) {
@@ -201,7 +210,9 @@ void add_row_gradients(MoeRows& m) {
           Step::kBackwardSharedGather, "h*n*T and h*R: two steps at a time");
     add_shared_expert_gradients(m);
   }
-  if (m.block.compiles_parts()) {
+  if (s.is_biased) {
+    add_biased_expert_gradients(m);
+  } else if (m.block.compiles_parts()) {
     add_compiled_expert_input_gradients(m);
   } else {
     add_expert_input_gradients(m);
@@ -252,10 +263,18 @@ void add_titan_moe(TitanBlock& block) {
   add_router(m);
   add_forward_rows(m);
   add_replay(m);
-  add_expert_products(m);
+  if (m.moe.is_biased) {
+    add_biased_expert_products(m);
+  } else {
+    add_expert_products(m);
+  }
   add_shared_experts(m);
   add_row_gradients(m);
-  add_expert_weight_gradients(m);
+  if (m.moe.is_biased) {
+    add_biased_weight_gradients(m);
+  } else {
+    add_expert_weight_gradients(m);
+  }
   add_exchange_of_tp(m);
   if (block.is_autocast()) {
     add_expert_casts(m);
