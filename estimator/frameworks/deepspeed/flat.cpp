@@ -22,7 +22,7 @@ constexpr std::int64_t kFp64 = 8;
 bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_bytes,
                          std::span<const ZeroTensor> tensors) {
   OutsideSum outside;
-  add_outside(job, plan, 0, outside);
+  add_outside_at_start(job, plan, 0, outside);
   const std::int64_t free = device_capacity_bytes(job.cluster) - outside.bytes();
   CachingAllocator allocator(job.profile.allocator, std::max<std::int64_t>(free, 0));
   const auto fits = [&](std::int64_t bytes) {

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "estimator/frameworks/deepspeed/moments.h"
 #include "estimator/frameworks/pieces/communicators.h"
 
 namespace shardplan::deepspeed {
@@ -20,10 +21,22 @@ std::array<Communicator, 3> communicators(const GroupGrid& grid) {
 
 }  // namespace
 
-void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
+void add_outside_at_start(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                          OutsideParts& parts) {
   add_process(job, parts);
   add_communicators(job, communicators({.job = job, .plan = plan, .pp_rank = pp_rank}),
                     Creation::kAll, parts);
+}
+
+void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts) {
+  add_outside_at_start(job, plan, pp_rank, parts);
+  if (const std::int64_t managed = managed_bytes(job, plan); managed > 0) {
+    parts.add({.component = Component::kOptimizer,
+               .name = "optimizer.managed",
+               .bytes = managed,
+               .formula = "Nt/D: two paged moments of parts of 100,000 elements and more",
+               .origin = Origin::kCounted});
+  }
 }
 
 }  // namespace shardplan::deepspeed

@@ -8,5 +8,8 @@ namespace shardplan::deepspeed {
 
 // Adds the parts of one rank of pipeline stage pp_rank.
 void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, OutsideParts& parts);
+// Those that are there before the first step.
+void add_outside_at_start(const Job& job, const Plan& plan, std::int64_t pp_rank,
+                          OutsideParts& parts);
 
 }  // namespace shardplan::deepspeed

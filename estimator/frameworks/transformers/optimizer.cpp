@@ -17,14 +17,13 @@ using eager::Tensor;
 using huggingface::kExpAvgRow;
 using huggingface::kExpAvgSqRow;
 using huggingface::kLeastOf8bit;
+using huggingface::kLeastPaged;
 using huggingface::kMomentBlock;
 using huggingface::kScalesRow;
 using huggingface::kStepRow;
 using huggingface::kUpdateRow;
 using huggingface::kValuesOf8Bits;
 
-// bitsandbytes: elements from which on a paged state lies in managed memory (get_state_buffer).
-constexpr std::int64_t kLeastPaged = 100'000;
 // What PyTorch's compiler writes between runs of a kernel that it tunes: as large as the
 // second-level cache. Seen on H200 (torch/_inductor/runtime/benchmarking.py, L2_cache_size).
 constexpr std::int64_t kCacheBytes = std::int64_t{60} << 20;

@@ -4,6 +4,7 @@
 #include "data/read/library.h"
 #include "estimator/estimate.h"
 #include "estimator/frameworks/deepspeed/buckets.h"
+#include "estimator/frameworks/deepspeed/moments.h"
 #include "estimator/frameworks/deepspeed/tape.h"
 #include "estimator/frameworks/deepspeed/tensors.h"
 #include "estimator/frameworks/deepspeed/timeline.h"
@@ -443,6 +444,31 @@ TEST_CASE("Qwen3's norms of q and k save six bytes an element and four a head") 
     const std::int64_t saved = recomputes ? 0 : (32 + 8) * (6 * 128 + 4) * 16384;
     CHECK(most_alive(job, plan) - without == 4 * (saved + 14 * 256));
   }
+}
+
+// bitsandbytes' buffers of 100,000 elements and more: two bytes of each element of a part, in 32
+// bits eight; what is offloaded is stepped by DeepSpeed's AdamW.
+TEST_CASE("paged moments of ZeRO's parts lie in managed memory") {
+  Job job =
+      llama_job("deepspeed", {.hidden = 512, .ffn = 1024, .heads = 8, .layers = 2}, 2, 512, 2);
+  const Plan plan = deepspeed_plan(2);
+  const std::int64_t share = deepspeed_share(trained_tensors(job, plan), 2);
+  const auto moments = [&](const Plan& of) {
+    return held_bytes(job, of, Phase::kIdle, "optimizer.exp_avg");
+  };
+  job.optimizer = OptimizerKind::kAdamW8bit;
+  CHECK(moments(plan) == share);
+  CHECK(managed_bytes(job, plan) == 0);
+  job.optimizer = OptimizerKind::kPagedAdamW8bit;
+  CHECK(why_invalid(job, plan) == std::nullopt);
+  CHECK(moments(plan) == 0);
+  CHECK(managed_bytes(job, plan) == 2 * share);
+  CHECK(managed_bytes(job, deepspeed_plan(3)) >= 2 * share - 64);
+  job.optimizer = OptimizerKind::kPagedAdamW;
+  CHECK(managed_bytes(job, plan) == 8 * share);
+  Plan offloaded = plan;
+  offloaded.offload.optimizer = 1;
+  CHECK(managed_bytes(job, offloaded) == 0);
 }
 
 }  // namespace
