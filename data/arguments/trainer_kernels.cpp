@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::string_view kLiger = "LigerPlugin";
 constexpr std::string_view kCutCrossEntropy = "CutCrossEntropyPlugin";
+constexpr std::string_view kOfExperts = "KernelsPlugin";  // read_expert_kernels
+constexpr std::string_view kDealtExperts = "ExpertParallelPlugin";
 // A plugin that only writes logs (axolotl 067b021 integrations/swanlab).
 constexpr std::string_view kLogs = "SwanLabPlugin";
 
@@ -109,9 +111,10 @@ void read_kernels(const TrainerFile& trainer, RunReading& run) {
   }
   read_named_kernels(trainer, run);
   for (const std::string& name : names_in(arguments.text_or("plugins", ""))) {
-    if (!name.ends_with(kLiger) && !name.ends_with(kCutCrossEntropy) && !name.ends_with(kLogs)) {
+    if (!name.ends_with(kLiger) && !name.ends_with(kCutCrossEntropy) &&
+        !name.ends_with(kOfExperts) && !name.ends_with(kDealtExperts) && !name.ends_with(kLogs)) {
       refuse(run, "plugins " + shown(name, Encoding::kUnchecked) +
-                      ": Liger's and Cut Cross Entropy's are described");
+                      ": Liger's, Cut Cross Entropy's and axolotl's kernels are described");
     }
   }
 }
@@ -125,7 +128,10 @@ void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Lib
   if (run.job.adapters.rank == 0 || !has_adapter_kernels(trainer)) {
     return;
   }
-  const bool is_plain = run.plan.zero == 0 && !run.job.adapters.decomposes_weights &&
+  // Its classes with norms of values have patches of their own.
+  const bool is_described = !run.job.model.family.starts_with("gemma4");
+  const bool is_plain = is_described && run.plan.zero == 0 &&
+                        !run.job.adapters.decomposes_weights &&
                         run.job.quantized.kind != Quantization::kInt8;
   if (is_plain && has_all_adapter_kernels(arguments) &&
       takes_word(run, "adapter_kernels", "true", library)) {
@@ -147,10 +153,33 @@ LigerParts liger_parts(const RunArguments& arguments, const ModelSpec& model) {
   const bool norm = is_on(arguments, "liger_rms_norm");
   const bool ffn = first_on(arguments, {"liger_glu_activation", "liger_swiglu"}) != nullptr;
   // DeepSeek's rotary embedding has no kernel (integrations/liger/plugin.py).
-  const bool rotary = is_on(arguments, "liger_rope") || (model.is_mla() && norm);
+  // Gemma 4's is left as it is (integrations/liger/plugin.py).
+  const bool rotary = is_on(arguments, "liger_rope") ||
+                      ((model.is_mla() || model.family.starts_with("gemma4")) && norm);
   return {.layers = norm && ffn && rotary,
           .loss = is_on(arguments, "liger_fused_linear_cross_entropy"),
           .is_a_part = (norm || ffn || rotary) && !(norm && ffn && rotary)};
+}
+
+// Liger's own experts stand in for Qwen3.5's where axolotl does not patch its classes (Liger 0.8.0
+// transformers/monkey_patch.py apply_liger_kernel_to_qwen3_5_moe); axolotl's have no such experts,
+// and a kernel of gated norms where it is asked for (067b021 integrations/liger/models/
+// qwen3_5_moe.py).
+void refuse_liger_classes(const TrainerFile& trainer, bool has_layers, RunReading& run) {
+  const char* const gated = "liger_rms_norm_gated";
+  const RunArguments& arguments = trainer.arguments;
+  if (!run.job.model.family.starts_with("qwen3_5")) {
+    return;
+  }
+  const bool is_own = trainer.defaults.project == TrainerProject::kAxolotl;
+  if (!is_own && first_on(arguments, {"use_liger_kernel", "enable_liger_kernel"}) != nullptr) {
+    refuse(run, "Liger's kernels of " + run.job.model.family +
+                    ": axolotl's, whose classes have transformers' experts, are described");
+  }
+  if (is_own && has_layers && !is_on(arguments, gated)) {
+    refuse(run, "a part of Liger's kernels: of Qwen3.5 liger_rms_norm is described with " +
+                    std::string(gated));
+  }
 }
 
 // Nobody says which release is installed; of those that transformers 4.57 takes most are earlier
@@ -167,6 +196,7 @@ void read_liger(const TrainerFile& trainer, RunReading& run, const Library& libr
            "described together, with liger_fused_linear_cross_entropy or under transformers' "
            "Trainer without it");
   }
+  refuse_liger_classes(trainer, parts.layers, run);
   const char* const name =
       uses_liger_by_name(trainer)
           ? "kernel_config.name"
@@ -194,6 +224,7 @@ std::string weighted_loss(const TrainerFile& trainer) {
     case TrainerProject::kFactory:  // the first counts (train/sft/trainer.py)
       return is_on(arguments, "use_dft_loss")    ? "dft"
              : is_on(arguments, "use_eaft_loss") ? "eaft"
+             : is_on(arguments, "use_asft_loss") ? "asft"
                                                  : "";
     case TrainerProject::kAxolotl: return is_on(arguments, "use_eaft") ? "eaft_of_rows" : "";
     case TrainerProject::kSwift: return is_on(arguments, "enable_dft_loss") ? "dft" : "";
@@ -203,15 +234,27 @@ std::string weighted_loss(const TrainerFile& trainer) {
 
 }  // namespace
 
+// axolotl's "auto", its default, is what the GPU can (067b021 utils/schemas/config.py, check_tf32);
+// where no tensor core does it, none of its numbers change.
+void read_products(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  const RunArguments& arguments = trainer.arguments;
+  const bool is_axolotl = trainer.defaults.project == TrainerProject::kAxolotl;
+  const bool is_auto = is_axolotl && in_lower_case(arguments.text_or("tf32", "auto")) == "auto";
+  if ((is_on(arguments, "tf32") || is_auto) && takes_word(run, "tf32", "true", library)) {
+    want(run, "tf32", "true", library);
+  }
+}
+
 LossWords loss_of(const TrainerFile& trainer) {
   const RunArguments& arguments = trainer.arguments;
   const std::string plugins = arguments.text_or("plugins", "");
   if (trainer.defaults.project == TrainerProject::kFactoryV1) {
     return {.kind = "twice"};
   }
-  // Liger's kernels without its loss (model_utils/liger_kernel.py apply_liger_kernel,
-  // require_logits), and none of the losses of tokens.
-  if (trainer.defaults.project == TrainerProject::kFactory && has_own_objective(trainer)) {
+  // Liger's kernels without its loss (LLaMA-Factory model_utils/liger_kernel.py apply_liger_kernel,
+  // require_logits; ms-swift hands its models no labels, swift/rlhf_trainers/rlhf_mixin.py), and
+  // none of the losses of tokens.
+  if (trainer.defaults.project != TrainerProject::kAxolotl && has_own_objective(trainer)) {
     return {};
   }
   // ms-swift's own loss (swift/trainers/seq2seq_trainer.py, compute_loss), and the Trainer's where

@@ -83,7 +83,9 @@ Loaded loaded_by(TrainerProject project, TowerKind kind) {
   switch (kind) {  // AutoModelForCausalLM
     case TowerKind::kQwen:
     case TowerKind::kLlama4: return Loaded::kTextModel;
-    case TowerKind::kSiglip: return Loaded::kWhole;
+    case TowerKind::kSiglip:
+    case TowerKind::kGemma4:
+    case TowerKind::kGemma4Unified: return Loaded::kWhole;
     default: return Loaded::kNothing;
   }
 }

@@ -218,20 +218,6 @@ void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& r
   }
 }
 
-// transformers 5.17 integrations/moe.py: experts run by grouped products unless it is said.
-void read_experts(const TrainerFile& trainer, RunReading& run, const Library& library) {
-  constexpr std::string_view kGrouped = "grouped_mm";
-  for (const char* const name : {"experts_implementation", "experts_impl"}) {
-    const std::string word = trainer.arguments.text_or(name, kGrouped);
-    if (word == "eager" && takes_word(run, "eager_experts", "true", library)) {
-      want(run, "eager_experts", "true", library);
-    } else if (word != kGrouped && run.job.model.moe.num_experts > 0) {
-      refuse(run, shown_setting(trainer.arguments, name) +
-                      ": torch's grouped products, transformers' default, are described");
-    }
-  }
-}
-
 // A loss that is not described is refused with what estimates the run without it.
 void read_loss(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const LossWords loss = loss_of(trainer);
@@ -254,10 +240,15 @@ void read_layout(const TrainerFile& trainer, RunReading& run, const Library& lib
                {"sample_packing", "neat_packing", "padding_free", "batch_flattening"}) != nullptr ||
       (trainer.defaults.project != TrainerProject::kFactory && is_on(trainer.arguments, "packing"));
   const bool is_flash = uses_flash_attention(trainer.arguments);
-  if (is_packed && !is_flash) {
+  const bool is_in_windows = is_flash && is_on(trainer.arguments, "gemma4_hybrid_attn_impl");
+  if (is_packed && (!is_flash || is_in_windows)) {
     want(run, "packed_sequences", "true", library);
   }
-  want(run, "attention_backend", is_flash ? "flash" : "auto", library);
+  want(run, "attention_backend",
+       is_in_windows ? "flash_in_windows"
+       : is_flash    ? "flash"
+                     : "auto",
+       library);
 }
 
 // transformers 5.17 trainer_optimizer.py: adamw_torch is PyTorch's AdamW as it comes, by lists.
@@ -315,11 +306,13 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
       want(run, "tensor_parallel_dtensors", "false", library);  // of transformers 5.14.1
     }
     read_parts(trainer, run, library);
-    read_experts(trainer, run, library);
+    read_expert_kernels(trainer, run, library);
     read_packed_experts(trainer, run, library);
+    read_dispatcher(run, library);
     read_fake_quantization(trainer, run, library);
     read_loss(trainer, run, library);
     read_objective(trainer, run, library);
+    read_products(trainer, run, library);
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);
     read_layout(trainer, run, library);

@@ -181,6 +181,16 @@ void add_mixer(Modules& modules, const Names& names) {
   modules.add(names.mixer, "out_proj", {kMixerOutput});
 }
 
+// Kimi delta attention has the names of attention, keys and values in places of their own.
+void add_kimi_delta(Modules& modules, const Names& names) {
+  const std::string_view owner = names.attention;
+  modules.add(owner, "q_proj", {kQuery});
+  modules.add(owner, "k_proj v_proj", {kMixerInput});
+  modules.add(owner, "forget_gate.f_a_proj forget_gate.f_b_proj b_proj", {kMixerScalars});
+  modules.add(owner, "g_a_proj g_b_proj", {kMixerGate});
+  modules.add(owner, names.output, {kOutput});
+}
+
 // A Fitting collects, place by place, which linear layers of a model some target fits and which it
 // leaves out.
 class Fitting {
@@ -273,6 +283,8 @@ std::vector<LinearModule> linear_modules(const ModelSpec& model, std::int64_t la
   Modules modules(std::string(names.layers) + "." + std::to_string(layer));
   if (spec.mixer == MixerKind::kAttention) {
     add_attention(modules, model, names);
+  } else if (spec.mixer == MixerKind::kKimiDelta) {
+    add_kimi_delta(modules, names);
   } else if (spec.mixer != MixerKind::kNone) {
     add_mixer(modules, names);
   }

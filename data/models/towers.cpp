@@ -19,6 +19,8 @@ struct TowerClass {
 };
 constexpr std::array kTowerClasses = std::to_array<TowerClass>({
     {.model_type = "gemma3", .kind = TowerKind::kSiglip},
+    {.model_type = "gemma4", .kind = TowerKind::kGemma4},
+    {.model_type = "gemma4_unified", .kind = TowerKind::kGemma4Unified},
     {.model_type = "llama4", .kind = TowerKind::kLlama4},
     {.model_type = "mistral3", .kind = TowerKind::kPixtral},
     {.model_type = "qwen3_5", .kind = TowerKind::kQwen},
@@ -114,6 +116,55 @@ TowerSpec read_whisper(ObjectReader& fields) {
   return tower;
 }
 
+// Whether a section is there, null or not.
+bool has_section(ObjectReader& top, std::string_view name) {
+  return top.has(name) && !top.is_null(name);
+}
+
+// Sizes of a sound encoder that the class has as numbers of its own are those of all published
+// models: others are not counted.
+TowerSpec read_gemma4(ObjectReader& fields, ObjectReader& top, const std::string& file) {
+  TowerSpec tower = sizes_of(fields, TowerKind::kGemma4,
+                             {.default_layers = 16, .default_hidden = 768, .default_ffn = 3072});
+  constexpr std::int64_t kColours = 3;
+  const std::int64_t side = fields.integer_or("patch_size", 16, 1, kMaxHidden);
+  tower.patch = kColours * side * side;
+  tower.positions = fields.integer_or("position_embedding_size", 10240, 1, kMaxHidden);
+  tower.head_dim = fields.integer_or("head_dim", 64, 1, kMaxHeadDim);
+  const std::int64_t heads = fields.integer_or("num_attention_heads", 12, 1, kMaxHeads);
+  if (heads * tower.head_dim != tower.hidden ||
+      fields.integer_or("num_key_value_heads", 12, 1, kMaxHeads) != heads) {
+    return {};
+  }
+  if (has_section(top, "audio_config")) {
+    ObjectReader sound(top.value("audio_config"), file);
+    tower.sound_layers = sound.integer_or("num_hidden_layers", 12, 1, kMaxTowerLayers);
+    tower.sound_hidden = sound.integer_or("hidden_size", 1024, 8, kMaxHidden);
+    tower.sound_output = sound.integer_or("output_proj_dims", 1536, 1, kMaxHidden);
+    if (sound.integer_or("conv_kernel_size", 5, 1, kMaxHidden) != 5 ||
+        sound.integer_or("num_attention_heads", 8, 1, kMaxHeads) != 8) {
+      return {};
+    }
+  }
+  return tower;
+}
+
+TowerSpec read_gemma4_unified(ObjectReader& fields, ObjectReader& top, const std::string& file) {
+  constexpr std::int64_t kColours = 3;
+  const std::int64_t side = fields.integer_or("patch_size", 16, 1, kMaxHidden) *
+                            fields.integer_or("pooling_kernel_size", 3, 1, kMaxHeads);
+  TowerSpec tower = {.kind = TowerKind::kGemma4Unified,
+                     .hidden = fields.integer_or("mm_embed_dim", 3840, 1, kMaxHidden),
+                     .patch = kColours * side * side,
+                     .positions = fields.integer_or("mm_posemb_size", 1120, 1, kMaxHidden),
+                     .output = fields.integer_or("output_proj_dims", 3840, 1, kMaxHidden)};
+  if (has_section(top, "audio_config")) {
+    ObjectReader sound(top.value("audio_config"), file);
+    tower.sound_hidden = sound.integer_or("audio_embed_dim", 640, 1, kMaxHidden);
+  }
+  return tower;
+}
+
 }  // namespace
 
 TowerSpec read_tower(const JsonValue& config, const std::string& model_type,
@@ -130,6 +181,8 @@ TowerSpec read_tower(const JsonValue& config, const std::string& model_type,
     case TowerKind::kPixtral: return read_pixtral(fields, top);
     case TowerKind::kLlama4: return read_llama4(fields);
     case TowerKind::kWhisper: return read_whisper(fields);
+    case TowerKind::kGemma4: return read_gemma4(fields, top, file);
+    case TowerKind::kGemma4Unified: return read_gemma4_unified(fields, top, file);
     case TowerKind::kNone: break;
   }
   return {};

@@ -64,11 +64,12 @@ AttentionWork attention_work(const BlockContext& context, const LayerSpec& layer
   const std::int64_t sequence = context.job.sequence_length;
   const std::int64_t window = layer.attention_window < sequence ? layer.attention_window : 0;
   const std::int64_t length = layer.attends_in_chunks && window > 0 ? window : sequence;
-  const std::int64_t heads = div_ceil(model.num_heads, plan.tp);
+  const AttentionHeads of_layer = model.heads_of(layer);
+  const std::int64_t heads = div_ceil(of_layer.num_heads, plan.tp);
   return {.pairs = attention_pairs(context.job, layer) * number(plan.micro_batch) / number(plan.cp),
           .heads = heads,
-          .qk_dim = model.qk_head_dim(),
-          .v_dim = model.v_head_dim(),
+          .qk_dim = of_layer.qk_head_dim,
+          .v_dim = of_layer.v_head_dim,
           .length = length,
           .window = layer.attends_in_chunks ? 0 : window,
           .heads_of_call = heads * plan.micro_batch * div_ceil(sequence, length),

@@ -24,15 +24,23 @@ BlockTime rotary(const BlockContext& context, std::int64_t width) {
   return memory_bound(context, number(context.tokens * width), context.kernels.rotary);
 }
 
-BlockTime gqa_projections(const BlockContext& context) {
+// Projections of keys and of values that a layer has of its own.
+std::int64_t key_projections(const LayerSpec& layer) {
+  return layer.key_values == KeyValueSource::kOwn             ? 2
+         : layer.key_values == KeyValueSource::kKeysAreValues ? 1
+                                                              : 0;
+}
+
+BlockTime gqa_projections(const BlockContext& context, const LayerSpec& layer) {
   const ModelSpec& model = context.model();
-  const std::int64_t heads = div_ceil(model.num_heads, context.plan.tp);
-  const std::int64_t kv_heads = div_ceil(model.num_kv_heads, context.plan.tp);
-  const std::int64_t query = heads * model.head_dim;
-  const std::int64_t key_value = 2 * kv_heads * model.head_dim;
+  const AttentionHeads of_layer = model.heads_of(layer);
+  const std::int64_t heads = div_ceil(of_layer.num_heads, context.plan.tp);
+  const std::int64_t kv_heads = div_ceil(of_layer.num_kv_heads, context.plan.tp);
+  const std::int64_t query = heads * of_layer.qk_head_dim;
+  const std::int64_t key_value = 2 * kv_heads * of_layer.qk_head_dim;
   const Precision precision = context.plan.precision;
   const bool has_gate = model.attention_gate == AttentionGate::kPerElement;
-  const std::int64_t made = (has_gate ? 2 : 1) * query + key_value;
+  const std::int64_t made = (has_gate ? 2 : 1) * query + key_projections(layer) * key_value / 2;
   const BlockTime in =
       linear(context, {.m = context.tokens, .n = made, .k = model.hidden}, precision);
   const BlockTime out =
@@ -88,7 +96,7 @@ void add_attention(const BlockContext& context, const LayerSpec& layer, LayerPar
   if (context.model().is_mla()) {
     add_mla(context, parts);
   } else {
-    parts.projections = gqa_projections(context);
+    parts.projections = gqa_projections(context, layer);
   }
 }
 

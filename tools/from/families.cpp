@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
+#include "data/models/family.h"
 #include "data/read/library.h"
 
 namespace shardplan {
@@ -19,10 +21,11 @@ constexpr std::string_view kFp8 =
     "weights in fp8, which transformers does not train; of its release in bf16, and of weights "
     "that "
     "are dequantized as they are loaded, --model estimates the run";
-// gptqmodel 7.7 utils/importer.py select_quant_linear, nn_modules/qlinear/__init__.py train.
+// transformers 5.17 utils/quantization_config.py GPTQConfig (backend auto); gptqmodel 7.3.4 utils/
+// importer.py select_quant_linear, nn_modules/qlinear/__init__.py train.
 constexpr std::string_view kByKernel =
-    "weights packed by AWQ or GPTQ: the kernel that gptqmodel takes decides whether products keep "
-    "them unpacked, and the one that it takes by itself on GPUs since A100 does not train";
+    "weights packed by AWQ or GPTQ: gptqmodel takes kernels of Machete's or Marlin's for them, "
+    "which do not train, and the run stops as training begins; nf4 by bitsandbytes is described";
 constexpr std::string_view kAqlm =
     "weights in AQLM's codebooks, whose kernels are not described; nf4 by bitsandbytes is";
 // onebitllms, and axolotl 067b021 use_onebitllms.
@@ -32,16 +35,15 @@ constexpr std::string_view kTower =
     "alone";
 constexpr std::string_view kReads = "no model of the next token";
 constexpr std::string_view kStates = "state-space layers";
-constexpr std::string_view kLinear = "layers of linear attention";
 constexpr std::string_view kRemote =
     "layers by code of the model's own repository, which is not read; --model config.json of a "
     "family with the same layers estimates those";
-constexpr std::string_view kOlder = "layers of another family than Llama's, Mistral's and Qwen's";
 
 // A part of a published name, in lower case.
 struct Family {
   std::string_view part;
   std::string_view what;
+  std::string_view model_type = "";  // of a config.json that has such layers
 };
 // The first that fits counts: how weights are kept, what stands beside the text, then its layers.
 constexpr std::array kFamilies = std::to_array<Family>({
@@ -85,51 +87,51 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.part = "gemma-3-27b", .what = kTower},
     {.part = "-tts", .what = kTower},
     {.part = "emu3", .what = kTower},
+    {.part = "diffusiongemma", .what = kReads},
     {.part = "reranker", .what = kReads},
     {.part = "embedding", .what = kReads},
-    {.part = "mamba", .what = kStates},
     {.part = "qwen3.5", .what = kTower},
     {.part = "qwen3.6", .what = kTower},
-    {.part = "kimi-linear", .what = kLinear},
-    {.part = "minimax", .what = kLinear},
-    {.part = "gpt-oss", .what = "experts and attention with sinks"},
-    {.part = "gemma-4",
-     .what = "attention whose heads are 512 wide in every sixth layer, for which no kernel is "
-             "described"},
+    {.part = "gemma-4", .what = kTower},
+    {.part = "falcon-mamba", .what = kStates, .model_type = "falcon_mamba"},
+    {.part = "mamba", .what = kStates, .model_type = "mamba"},
     {.part = "/mpt-", .what = kRemote},
     {.part = "/qwen-7b", .what = kRemote},
     {.part = "/qwen-14b", .what = kRemote},
     {.part = "/qwen-72b", .what = kRemote},
     {.part = "/glm-4-9b-chat", .what = kRemote},
+    {.part = "internlm2", .what = kRemote, .model_type = "internlm2"},
+    {.part = "internlm3", .what = kRemote, .model_type = "internlm3"},
     {.part = "internlm", .what = kRemote},
-    {.part = "dbrx", .what = kRemote},
+    {.part = "dbrx-base-converted", .what = kRemote},
     {.part = "falcon-rw", .what = "positions by ALiBi"},
-    {.part = "starcoder", .what = kOlder},
     {.part = "btlm", .what = kRemote},
     {.part = "replit", .what = kRemote},
-    {.part = "stablelm", .what = kOlder},
-    {.part = "nemotron-mini", .what = kOlder},
-    {.part = "command-r", .what = kOlder},
-    {.part = "apertus", .what = kOlder},
-    {.part = "olmo", .what = kOlder},
 });
 
 // Reasons that stand whatever layers are described.
 constexpr std::array kNotOfLayers = std::to_array<std::string_view>(
     {kPacked, kNvfp4, kFp8, kByKernel, kAqlm, kTernary, kTower, kReads});
 
+bool is_of_layers(const Family& family) {
+  return std::ranges::find(kNotOfLayers, family.what) == kNotOfLayers.end();
+}
+
+// The one list of families says whose layers are read.
+bool is_read(std::string_view model_type) {
+  const std::span<const ModelFamily> families = model_families();
+  return std::ranges::find(families, model_type, &ModelFamily::model_type) != families.end();
+}
+
 }  // namespace
 
 std::string undescribed_family(const std::string& name, Described described) {
   const std::string lower = in_lower_case(name);
-  const auto is_of_layers = [](const Family& each) {
-    return std::ranges::find(kNotOfLayers, each.what) == kNotOfLayers.end();
-  };
   const auto* const found = std::ranges::find_if(kFamilies, [&](const Family& each) {
     return lower.find(each.part) != std::string::npos &&
            !(described.layers && is_of_layers(each)) && !(described.tower && each.what == kTower);
   });
-  return found == kFamilies.end() ? "" : std::string(found->what);
+  return found == kFamilies.end() || is_read(found->model_type) ? "" : std::string(found->what);
 }
 
 }  // namespace shardplan

@@ -17,6 +17,11 @@ constexpr std::array kKeys = std::to_array<std::string_view>(
      "altup_lr_multiplier", "moe_mlp_layer_types", "query_pre_attn_scalar", "rope_local_base_freq",
      "sliding_window_size", "use_layer_scalar"});
 
+// The cap of logits is counted by all frameworks that train Gemma 4.
+constexpr std::array kGemma4Keys = std::to_array<std::string_view>(
+    {"activation_sparsity_pattern", "final_logit_softcapping", "moe_mlp_layer_types",
+     "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_size", "use_layer_scalar"});
+
 constexpr std::string_view kUnified = "gemma4_unified_text";
 
 constexpr std::array kSoftCap = std::to_array<std::string_view>({"final_logit_softcapping"});
@@ -156,8 +161,7 @@ constexpr ModelFamily kGemma4 = {.model_type = "gemma4_text",
                                  .bias = AttentionBias::kByKey,
                                  .read_windows = read_gemma4_windows,
                                  .read_own_parts = read_gemma4_parts,
-                                 .without_effect = kKeys,
-                                 .not_counted = kSoftCap};
+                                 .without_effect = kGemma4Keys};
 
 constexpr ModelFamily unified(ModelFamily family) {
   family.model_type = kUnified;

@@ -94,7 +94,8 @@ Passes of_norm(Passes norm, NormKind kind, double stream, bool has_autocast) {
   switch (kind) {
     case NormKind::kLlama: return norm;
     case NormKind::kGemma: return huggingface_gemma_norm(norm, stream);
-    case NormKind::kWide: return huggingface_wide_norm(norm, stream);
+    case NormKind::kWide:
+    case NormKind::kGemma4: return huggingface_wide_norm(norm, stream);
     case NormKind::kCentred: return huggingface_centred_norm(norm, stream);
     case NormKind::kLayer: return huggingface_layer_norm(stream, has_autocast ? kSingle : stream);
     case NormKind::kPlusOneLayer: return huggingface_layer_norm(stream, stream);
@@ -201,8 +202,9 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
 }
 
 BlockTime ring_merges(const BlockContext& context, const LayerSpec&, const AttentionWork& work) {
-  if (context.plan.cp_method == CpMethod::kA2a) {
-    return {};
+  if (context.plan.cp_method == CpMethod::kA2a ||
+      context.job.profile.attention_backend == AttentionBackend::kFlash) {
+    return {};  // heads alone are put together
   }
   const RingKernels kernels = eager_ring_merges(number(context.plan.cp));
   BlockTime time =
@@ -231,6 +233,7 @@ constinit const BlockKernels kKernels = {
     .weight_gradient = weight_gradient,
     .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
     .add_beside_products = add_beside,
+    .rounds_to_tf32 = [](const Job& job) { return job.profile.tf32; },
     .sends_gradients_in_fp32 = true,
     .attends_in_rounds = true,
     .context_parallel_merges = ring_merges,

@@ -336,6 +336,7 @@ constexpr std::array kTransformersRules = {
     kShardsOfFloats,
     kFlatOfOneType,
     huggingface::kTurnedInOneType,
+    huggingface::kHubKernelsOnGpu,
     kOptimizerTakesShards,
     kStepsInBackwardAlone,
     kBlocksOnOneGpu,

@@ -140,10 +140,17 @@ Tensor checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction functi
 namespace {
 
 // Within a backward pass: the function on what it had, and its graph backward.
-Tensors run_again(BackwardCall& call, const Tensor& input, const CheckpointedFunction& function,
-                  std::optional<DType> autocast) {
+Tensors run_again(BackwardCall& call, const Tensor& input, Tensor* other,
+                  const CheckpointedFunction& function, std::optional<DType> autocast) {
   Graph& g = call.graph;
   Tensor of_input;
+  Tensor of_other;
+  Tensor outer_other;
+  if (other != nullptr) {
+    outer_other = std::exchange(
+        *other, g.make_leaf(other->detached(),
+                            [&of_other](Tensor gradient) { of_other = std::move(gradient); }));
+  }
   const Tensor leaf =
       g.make_leaf(input, [&of_input](Tensor gradient) { of_input = std::move(gradient); });
   g.tape.begin(MomentKind::kReplay);
@@ -158,7 +165,10 @@ Tensors run_again(BackwardCall& call, const Tensor& input, const CheckpointedFun
   }
   g.tape.begin(MomentKind::kBackward);
   g.backward(again, call.gradients[0]);
-  return Tensors{std::move(of_input)};
+  if (other != nullptr) {
+    *other = std::move(outer_other);
+  }
+  return Tensors{std::move(of_input), std::move(of_other)};
 }
 
 Tensor without_graph(Graph& graph, const Tensor& input, const CheckpointedFunction& function) {
@@ -168,20 +178,27 @@ Tensor without_graph(Graph& graph, const Tensor& input, const CheckpointedFuncti
 
 }  // namespace
 
-Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function) {
-  NodeBuilder node(graph, {&input});
+Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function,
+                            Tensor* other) {
+  const Tensor second = other != nullptr ? *other : Tensor{};
+  NodeBuilder node(graph, {&input, &second});
   if (!node.is_needed()) {
     return function(input);
   }
   node.save(input);
+  if (other != nullptr) {
+    node.save(second);
+  }
   const std::optional<DType> autocast = graph.autocast;
   return node.finish(without_graph(graph, input, function), [=](BackwardCall& call) {
-    return run_again(call, call.saved(0), function, autocast);
+    return run_again(call, call.saved(0), other, function, autocast);
   });
 }
 
-Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function) {
-  NodeBuilder node(graph, {&input});
+Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function,
+                       Tensor* other) {
+  const Tensor second = other != nullptr ? *other : Tensor{};
+  NodeBuilder node(graph, {&input, &second});
   if (!node.is_needed()) {
     return function(input);
   }
@@ -193,7 +210,7 @@ Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction f
       const InRow row(call.graph.tape, kBroughtBackRow);
       return call.graph.make(elements, dtype);
     };
-    return run_again(call, brought_back(), function, autocast);
+    return run_again(call, brought_back(), other, function, autocast);
   });
 }
 

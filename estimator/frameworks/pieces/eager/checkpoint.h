@@ -16,12 +16,15 @@ using CheckpointedFunction = std::function<Tensor(const Tensor& input)>;
 Tensor checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function);
 
 // With reentrance (CheckpointFunction): the function runs without a graph; backward runs it again
-// whole, and its graph, within the outer backward pass.
-Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function);
+// whole, and its graph, within the outer backward pass. `other`: a second input, which the function
+// reads where it lies, as long as the graph lives; none: null.
+Tensor reentrant_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function,
+                            Tensor* other = nullptr);
 
 // The same, whose input lies on the host until it runs again (LLaMA-Factory ff6d4d1
 // src/llamafactory/model/model_utils/checkpointing.py UnslothGradientCheckpointing).
-Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function);
+Tensor host_checkpoint(Graph& graph, const Tensor& input, CheckpointedFunction function,
+                       Tensor* other = nullptr);
 
 // Saved tensors go through the hooks while it lives; none: as they would.
 class WithHooks {

@@ -124,7 +124,7 @@ Tensor shift(Graph& graph, const Tensor& input) {
 }
 
 // pow_backward: exponent * self.pow(exponent - 1), times the gradient.
-Tensor square(Graph& graph, const Tensor& input) {
+Tensor power(Graph& graph, const Tensor& input) {
   NodeBuilder node(graph, {&input});
   if (node.is_needed()) {
     node.save(input);
@@ -135,6 +135,10 @@ Tensor square(Graph& graph, const Tensor& input) {
     const Tensor doubled = call.graph.make(self.elements, self.dtype);
     return Tensors{call.graph.make(self.elements, self.dtype)};
   });
+}
+
+Tensor square(Graph& graph, const Tensor& input) {
+  return power(graph, input);
 }
 
 // -0.5 * grad * result.pow(3).

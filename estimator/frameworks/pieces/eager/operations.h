@@ -30,6 +30,7 @@ Tensor multiply_by_row(Graph& graph, const Tensor& rows, const Tensor& weights);
 Tensor scale(Graph& graph, const Tensor& input);
 Tensor shift(Graph& graph, const Tensor& input);
 Tensor square(Graph& graph, const Tensor& input);
+Tensor power(Graph& graph, const Tensor& input);  // by a number of the host
 Tensor reciprocal_root(Graph& graph, const Tensor& input);
 Tensor silu(Graph& graph, const Tensor& input);  // gelu saves and makes as much
 Tensor softplus(Graph& graph, const Tensor& input);

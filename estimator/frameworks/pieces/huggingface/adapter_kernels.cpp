@@ -17,7 +17,9 @@ Passes unpacked_weight(const QuantizedWeights& quantized, double input_bytes) {
   const double scales = quantized.is_double ? (1 + 4 + 4) / 64. : 4 / 64.;
   const KernelBytes packed = {.fused = 0.5 + scales + 2};
   switch (quantized.kind) {
-    case Quantization::kNone: return {};
+    case Quantization::kNone:
+    case Quantization::kGptq:
+    case Quantization::kAwq: return {};
     case Quantization::kNf4:
     case Quantization::kFp4: return {.forward = packed, .backward = packed};
     case Quantization::kInt8:
@@ -208,11 +210,33 @@ BlockTime beside_product(const BlockContext& context, const LinearWeight& weight
   return time;
 }
 
+// ScatterMoE's adapters are products of rank r of every row of an expert.
+BlockTime scattered_adapters(const BlockContext& frozen, const ExpertAdapters& ranks) {
+  BlockContext context = frozen;
+  context.trains_weights = true;
+  const ModelSpec& model = context.model();
+  const std::int64_t rows = context.tokens * model.moe.topk;
+  BlockTime time;
+  const auto add_adapter = [&](std::int64_t rank, std::int64_t inputs, std::int64_t outputs) {
+    if (rank > 0) {
+      const Precision precision = context.plan.precision;
+      add(time, linear(context, {.m = rows, .n = rank, .k = inputs}, precision));
+      add(time, linear(context, {.m = rows, .n = outputs, .k = rank}, precision));
+    }
+  };
+  add_adapter(ranks.gate_up, model.hidden, 2 * model.moe.expert_ffn);
+  add_adapter(ranks.down, model.moe.expert_ffn, model.hidden);
+  return time;
+}
+
 // peft adds an adapter's product to the whole weight of all experts, once when it is put in place
 // and once when it is read; backward the weight's whole gradient is read for either factor.
 BlockTime adapted_experts(const BlockContext& context) {
   const ModelSpec& model = context.model();
   const ExpertAdapters ranks = expert_adapters(context.job);
+  if (context.job.profile.expert_kernels == ExpertKernels::kScatterMoe) {
+    return scattered_adapters(context, ranks);
+  }
   const std::int64_t columns = model.moe.num_experts * model.hidden * model.moe.expert_ffn;
   const std::int64_t elements =
       (ranks.gate_up > 0 ? 2 * columns : 0) + (ranks.down > 0 ? columns : 0);

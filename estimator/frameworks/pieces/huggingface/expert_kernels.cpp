@@ -24,6 +24,22 @@ BlockTime eager_exchange(const BlockContext& context, double bytes) {
   return time;
 }
 
+// ScatterMoE's products read tokens and write rows where they lie; what is left is the weighted sum
+// of rows, and backward their weights' gradient, the weighted gradient of every row, tokens sorted
+// by expert, and the sum of their gradients (axolotl 067b021 integrations/kernels/libs/
+// scattermoe_lora/parallel_experts.py).
+constexpr Passes kScatteredRows = {.forward = {.streamed = 1},
+                                   .backward = {.streamed = 1 + 1 + 2 + 1}};
+
+// megablocks': zeros and copies of tokens, the bias of gate and up and that of the output, zeros
+// and copies of rows, and their sum; backward the same of gradients, and the biases' sums
+// (huggingface/kernels-community megablocks/torch-ext/megablocks/layers.py).
+Passes batched_rows(double wide) {
+  const double copies = 1 + 2 + 1 + 2 + 1;
+  return {.forward = {.streamed = copies + 2 * wide + 2},
+          .backward = {.streamed = copies + wide + 1 + 2}};
+}
+
 }  // namespace
 
 // Rows of experts in elements of the hidden size, each kernel reading and writing them: gathered,
@@ -37,9 +53,30 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
     return eager_exchange(context, bytes);
   }
   const double wide = 2 * number(model.moe.expert_ffn) / number(model.hidden);
+  switch (context.job.profile.expert_kernels) {
+    case ExpertKernels::kGrouped: break;
+    case ExpertKernels::kScatterMoe: return memory_bound(context, bytes, kScatteredRows);
+    case ExpertKernels::kMegablocks: return memory_bound(context, bytes, batched_rows(wide));
+  }
   return memory_bound(context, bytes,
                       {.forward = {.streamed = 2 + 2 + 2 * wide + 2 + 2 + 2 + 1},
                        .backward = {.streamed = 1 + 2 + 5 + 2 + 2 * wide + 2 + 3}});
+}
+
+const char* expert_kernels_assumption(const Job& job) {
+  if (job.model.moe.num_experts == 0) {
+    return nullptr;
+  }
+  switch (job.profile.expert_kernels) {
+    case ExpertKernels::kGrouped: break;
+    case ExpertKernels::kScatterMoe:
+      return "every expert is chosen by some token: ScatterMoE unpacks those of 4 bits that are; "
+             "its kernels were read of their sources, not measured";
+    case ExpertKernels::kMegablocks:
+      return "megablocks' experts drop tokens beyond their share; its kernels were read of their "
+             "sources, not measured";
+  }
+  return nullptr;
 }
 
 }  // namespace shardplan::huggingface

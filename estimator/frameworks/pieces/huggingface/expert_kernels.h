@@ -7,4 +7,7 @@ namespace shardplan::huggingface {
 
 BlockTime expert_exchange(const BlockContext& context, double rows);
 
+// What an estimate of those kernels of experts takes for granted; nullptr: nothing.
+const char* expert_kernels_assumption(const Job& job);
+
 }  // namespace shardplan::huggingface

@@ -226,24 +226,28 @@ Tensor clamped_swiglu(Graph& graph, const Tensor& rows) {
   return eager::multiply(graph, eager::shift(graph, up), activation);
 }
 
-Tensor activated(Graph& graph, const Tensor& rows, const ExpertSizes& sizes) {
+// A quantized one is unpacked when the module first reads it, and stays until the module has run,
+// or the backward pass has read it (bitsandbytes 0.50 nn/parametrize.py Bnb4bitParametrization).
+Tensor whole(Graph& graph, const Experts& experts, const Tensor& weight) {
+  if (experts.quantized.kind == Quantization::kNone) {
+    return weight;
+  }
+  const InRow row(graph.tape, kDequantizedRow);
+  // Values of 8 bits times the scales of their rows, then times a number.
+  const Tensor product = experts.quantized.kind == Quantization::kInt8
+                             ? graph.make(weight.elements, weight.dtype)
+                             : Tensor{};
+  return graph.make(weight.elements, weight.dtype);
+}
+
+}  // namespace
+
+Tensor activated_rows(Graph& graph, const Tensor& rows, const ExpertSizes& sizes) {
   if (sizes.activation == Activation::kClampedSwiglu) {
     return clamped_swiglu(graph, rows);
   }
   return sizes.is_gated ? gated_halves(graph, rows) : activate(graph, sizes.activation, rows);
 }
-
-// A quantized one is unpacked when the module first reads it, and stays until the module has run,
-// or the backward pass has read it (bitsandbytes 0.50 nn/parametrize.py Bnb4bitParametrization).
-Tensor whole(Graph& graph, const Experts& experts, const Tensor& weight) {
-  if (experts.packed.empty()) {
-    return weight;
-  }
-  const InRow row(graph.tape, kDequantizedRow);
-  return graph.make(weight.elements, weight.dtype);
-}
-
-}  // namespace
 
 // Groups of experts are chosen by tensors without gradients, of the size of scores, which are small
 // beside the rows.
@@ -311,7 +315,7 @@ Tensor experts_forward(Graph& graph, const Experts& experts, const Tensor& hidde
   Tensor output =
       grouped_product(graph, selected, adapted(graph, gate_up, of_gate_up), rows * wide);
   output = masked_fill(graph, with_bias(graph, output, biases), false);
-  output = activated(graph, output, sizes);
+  output = activated_rows(graph, output, sizes);
   biases = bias_rows(experts.down_bias, sizes.hidden);
   const Tensor down = whole(graph, experts, experts.down.data);
   output = grouped_product(graph, output, adapted(graph, down, of_down), rows * sizes.hidden);

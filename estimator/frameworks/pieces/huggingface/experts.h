@@ -7,6 +7,7 @@
 
 #include "estimator/frameworks/pieces/eager/operations.h"
 #include "estimator/plan/layer_spec.h"
+#include "estimator/plan/tuning.h"
 
 namespace shardplan::huggingface {
 
@@ -17,7 +18,10 @@ struct Experts {
   // Adapters: [r*E, in] and [out, r*E]; undefined: none.
   eager::Parameter gate_up_a, gate_up_b, down_a, down_b;
   eager::Parameter router_a, router_b;  // [r, h] and [E, r]
-  eager::Tensors packed;  // weights of either kind that are quantized, which are no parameters then
+  // Of quantized weights, in whose place they are parameters; undefined: none.
+  eager::Parameter gate_up_packed, down_packed;
+  QuantizedWeights quantized;
+  eager::Tensors scales;  // and what else their blocks need, which a module keeps
 };
 
 enum class RouterKind {
@@ -48,6 +52,10 @@ struct ExpertSizes {
 // Weights of the experts that the router chooses for every token, one for each row.
 eager::Tensor weights_of_chosen(eager::Graph& graph, const Experts& experts,
                                 const eager::Tensor& hidden, const ExpertSizes& sizes);
+
+// Between both products of experts: halves of every row, or all of it without a gate.
+eager::Tensor activated_rows(eager::Graph& graph, const eager::Tensor& rows,
+                             const ExpertSizes& sizes);
 
 // What the chosen experts make of the tokens, `sizes.hidden` wide, with those weights.
 eager::Tensor experts_forward(eager::Graph& graph, const Experts& experts,

@@ -13,7 +13,15 @@ void Holder::load(eager::Parameter& parameter, const eager::Label& label, const 
   parameter.rows = shape.rows;
   parameter.dtype = dtype;
   parameter.is_trained = is_trained;
-  parameter.data = graph_.make(shape.elements(), dtype);
+  if (parameter.whole_elements > 0) {
+    wholes_.push_back({&parameter, graph_.make(parameter.whole_elements, dtype)});
+    parameter.data = {.storage = std::make_shared<eager::Storage>(graph_.tape, TapeTensor{}),
+                      .elements = shape.elements(),
+                      .dtype = dtype,
+                      .node = nullptr};
+  } else {
+    parameter.data = graph_.make(shape.elements(), dtype);
+  }
   if (parameter.data.storage != nullptr) {
     parameter.data.storage->is_parameter = true;
   }
@@ -27,18 +35,32 @@ void Holder::load(eager::Parameter& parameter, const eager::Label& label, const 
   }
 }
 
+void Holder::keep_parts() {
+  const eager::InRow row(graph_.tape, kParametersRow);
+  for (Whole& whole : wholes_) {
+    const eager::Tensor& part = whole.parameter->data;
+    part.storage->fill(part.bytes(), part.dtype);
+    whole.data = {};
+  }
+  wholes_.clear();
+}
+
 DataParallel::DataParallel(eager::Graph& graph, bool finds_unused, bool are_views)
     : Holder(graph), finds_unused_(finds_unused), are_views_(are_views) {}
 
-// One tensor for each parameter stands for the buckets, whose number changes no sum.
+// One tensor for each parameter stands for the buckets, whose number changes no sum. Parts that
+// other ranks have not are left alone (_ddp_params_and_buffers_to_ignore).
 void DataParallel::make_buckets() {
   const eager::InRow row(graph_.tape, kBucketRow);
   for (const eager::Parameter* parameter : trained_) {
-    buckets_.push_back(graph_.make(parameter->data.elements, parameter->data.dtype));
+    if (parameter->whole_elements == 0) {
+      buckets_.push_back(graph_.make(parameter->data.elements, parameter->data.dtype));
+    }
   }
 }
 
 void DataParallel::wrap(const std::vector<eager::Parameter*>& trained) {
+  keep_parts();
   trained_ = trained;
   make_buckets();
 }
@@ -53,7 +75,7 @@ void DataParallel::begin_microbatch(bool syncs) {
 }
 
 void DataParallel::took(eager::Parameter& parameter) {
-  if (are_views_) {
+  if (are_views_ && parameter.whole_elements == 0) {
     parameter.gradient.storage = nullptr;
   }
 }

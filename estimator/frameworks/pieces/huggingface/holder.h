@@ -9,10 +9,11 @@
 
 namespace shardplan::huggingface {
 
-// Modules whose parameters may be gathered together: each layer, and the model's ends; of a tower,
-// which is never called, each layer and the rest.
+// Modules whose parameters may be gathered together: each layer, the experts of one that other
+// ranks have others of, and the model's ends; of a tower, which is never called, each layer and the
+// rest.
 struct ModuleGroup {
-  enum class Kind { kEmbedding, kLayer, kFinalNorm, kHead, kTowerLayer, kTowerRest };
+  enum class Kind { kEmbedding, kLayer, kExperts, kFinalNorm, kHead, kTowerLayer, kTowerRest };
   Kind kind = Kind::kLayer;
   std::int64_t layer = 0;
 
@@ -39,7 +40,7 @@ class Holder {
   // Parameters loaded from now on are of that module.
   virtual void begin_group(const ModuleGroup& /*group*/) {}
   // The model is whole; what wraps it is made.
-  virtual void wrap(const std::vector<eager::Parameter*>& /*trained*/) {}
+  virtual void wrap(const std::vector<eager::Parameter*>& /*trained*/) { keep_parts(); }
 
   // Of a parameter, on this rank, as the optimizer has it.
   virtual std::int64_t held_elements(const eager::Parameter& parameter) const {
@@ -71,8 +72,17 @@ class Holder {
  protected:
   // A gradient has been accumulated.
   virtual void took(eager::Parameter& /*parameter*/) {}
+  // Of each tensor of which this rank has a part, the part is made beside the whole, which goes.
+  void keep_parts();
 
   eager::Graph& graph_;
+
+ private:
+  struct Whole {
+    eager::Parameter* parameter = nullptr;
+    eager::Tensor data;
+  };
+  std::vector<Whole> wholes_;
 };
 
 // Buckets of DistributedDataParallel: flat tensors from which gradients are summed, beside the

@@ -103,7 +103,7 @@ void add_kimi_delta(LinearWeights& weights, const ModelSpec& model) {
   using enum LinearLayer;
   const std::int64_t width = model.delta.value_width();
   const std::int64_t rank = model.delta.value_head_dim;
-  for (const LinearLayer place : {kQuery, kKey, kValue}) {
+  for (const LinearLayer place : {kQuery, kMixerInput, kMixerInput}) {
     weights.add({place, model.hidden, width});
   }
   weights.add({kMixerScalars, model.hidden, rank});

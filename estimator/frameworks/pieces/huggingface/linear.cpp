@@ -318,6 +318,8 @@ Tensor unadapted_product(Graph& graph, Linear& linear, const Tensor& input) {
     case Quantization::kFp4:
       return eager::to(graph, product_4bit(graph, linear, input), input.dtype);
     case Quantization::kInt8: return product_int8(graph, linear, input);
+    case Quantization::kGptq:
+    case Quantization::kAwq: break;
   }
   return {};
 }
@@ -338,13 +340,15 @@ Tensor unpacked_weight(Graph& graph, const Linear& linear, DType dtype) {
                                                       : dequantized(graph, linear, dtype);
 }
 
-void load_quantized(Graph& graph, Holder& holder, Linear& linear, std::optional<DType> floats,
+void load_quantized(Graph& graph, Holder& holder, Linear& linear, std::optional<DType> stored,
                     const eager::Label& label) {
   const InRow row(graph.tape, label);
   std::vector<std::int64_t> bytes = quantized_bytes(linear.quantized, linear.shape);
-  if (is_4bit(linear.quantized.kind) && floats) {
-    holder.load(linear.weight, label, {div_ceil(bytes.front(), bytes_of(*floats)), 1}, *floats,
-                false);
+  if (stored) {
+    const Shape shape = linear.quantized.kind == Quantization::kInt8
+                            ? Shape{linear.shape.outputs, linear.shape.inputs}
+                            : Shape{div_ceil(bytes.front(), bytes_of(*stored)), 1};
+    holder.load(linear.weight, label, shape, *stored, false);
     bytes.erase(bytes.begin());
   }
   for (const std::int64_t each : bytes) { linear.packed.push_back(graph.make(each, DType::kBool)); }

@@ -42,10 +42,10 @@ struct Linear {
   const bool* is_off = nullptr;  // while the base layer runs alone (disable_adapter); none: never
 };
 
-// Packed values are bytes, or a frozen parameter in `floats`, which is sharded; scales belong to
-// the module. All are of the row.
+// Packed values are bytes, or a frozen parameter of the type `stored`, which is sharded; scales
+// belong to the module. All are of the row.
 void load_quantized(eager::Graph& graph, Holder& holder, Linear& linear,
-                    std::optional<DType> floats, const eager::Label& label);
+                    std::optional<DType> stored, const eager::Label& label);
 
 // Inputs that OFT turns together: `size`, or the number nearest to it that divides all of them.
 // Source: peft 0.21 tuners/oft/layer.py adjust_oft_parameters.

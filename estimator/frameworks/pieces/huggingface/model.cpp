@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/pieces/huggingface/adaptive_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/objectives/anchored.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/ledger/block_rows.h"
 
@@ -25,7 +26,8 @@ Sizes sizes_of(const Job& job, const Plan& plan) {
           .key_heads = s.key_value_heads,
           .cp = plan.cp,
           .rings = plan.cp > 1 && plan.cp_method != CpMethod::kA2a,
-          .tp = plan.tp};
+          .tp = plan.tp,
+          .ep = plan.ep};
 }
 
 }  // namespace
@@ -37,6 +39,7 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
       class_(class_of(job.model)),
       sizes_(sizes_of(job, plan)),
       run_{.graph = graph,
+           .holder = holder,
            .job = job,
            .family = class_,
            .sizes = sizes_,
@@ -49,6 +52,8 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
   trains_all_ = job.adapters.rank == 0;
   // The Trainer has use_cache False, as layers have that are computed again.
   run_.cache = run_.recomputes || job.profile.loop == TrainerLoop::kTrainer ? nullptr : &cache_;
+  run_.shared_keys = &shared_keys_;
+  run_.per_layer_inputs = has_per_layer_inputs() ? &per_layer_inputs_ : nullptr;
   layers_.resize(job.model.layers.size());
   predictions_.resize(static_cast<std::size_t>(class_.idle_predictions));
   divided_ =
@@ -62,9 +67,11 @@ CausalLm::CausalLm(eager::Graph& graph, Holder& holder, const Job& job, const Pl
   }
 }
 
-Tensor CausalLm::reentrant(const Tensor& input, const eager::CheckpointedFunction& run) {
-  return hosts_inputs_ ? eager::host_checkpoint(graph_, input, run)
-                       : eager::reentrant_checkpoint(graph_, input, run);
+Tensor CausalLm::reentrant(std::size_t index, const Tensor& input,
+                           const eager::CheckpointedFunction& run) {
+  Tensor* const of_layer = has_per_layer_inputs() ? &per_layer_inputs_[index] : nullptr;
+  return hosts_inputs_ ? eager::host_checkpoint(graph_, input, run, of_layer)
+                       : eager::reentrant_checkpoint(graph_, input, run, of_layer);
 }
 
 // LLaMA-Factory ff6d4d1 model/model_utils/checkpointing.py, get_custom_gradient_checkpointing_func:
@@ -84,14 +91,14 @@ Tensor CausalLm::layer_output(std::size_t index, const Tensor& input) {
   const bool is_reentrant =
       run_.recomputes && checkpoints(index) && (job_.profile.reentrant_checkpoint || hosts_inputs_);
   if (is_reentrant && holder_.is_within_checkpoints()) {
-    return reentrant(input, [this, group, run](const Tensor& x) {
+    return reentrant(index, input, [this, group, run](const Tensor& x) {
       return holder_.leave(group, run(holder_.enter(group, x)));
     });
   }
   Tensor output;
   {
     const Tensor entered = holder_.enter(group, input);
-    output = is_reentrant         ? reentrant(entered, run)
+    output = is_reentrant         ? reentrant(index, entered, run)
              : checkpoints(index) ? eager::checkpoint(graph_, entered, run)
                                   : run(entered);
   }
@@ -125,6 +132,11 @@ Tensor CausalLm::decoder(const Tensor& token_ids) {
     hidden = eager::scale(graph_, hidden);
   }
   hidden = eager::dropout(graph_, hidden, class_.embedding_dropout);
+  if (has_per_layer_inputs()) {
+    per_layer_inputs_ = per_layer_inputs(
+        graph_, per_layer_, job_.model.per_layer_embedding, job_.model.num_layers(), token_ids,
+        hidden, [&](Norm& norm, const Tensor& x) { return apply_norm(run_, norm, x); });
+  }
   call_rotary();
   shared_ = shared_by_layers(graph_, job_, run_.attention_sizes(),
                              {.table = table_.data.dtype, .norms = ends_});
@@ -157,8 +169,9 @@ Tensor CausalLm::all_logits(const Tensor& hidden) {
 Tensor CausalLm::stock_loss(const Tensor& hidden, const Tensor& labels, Tensor& logits) {
   logits = all_logits(hidden);
   const Tensor wide = eager::to(graph_, logits, DType::kFp32);
-  Tensor shifted = sizes_.rings ? labels : Tensor{};
-  if (!sizes_.rings) {
+  const bool come_shifted = sizes_.rings && !run_.gathers_heads();
+  Tensor shifted = come_shifted ? labels : Tensor{};
+  if (!come_shifted) {
     const InRow row(graph_.tape, kTokensRow);
     const Tensor padded = graph_.make(labels.elements, DType::kInt64);
     shifted = graph_.make(labels.elements, DType::kInt64);
@@ -188,7 +201,8 @@ Tensor CausalLm::loss(const Tensor& hidden, const Tensor& labels, Tensor& logits
   read_head();
   switch (job_.profile.head_loss) {
     case HeadLoss::kStock:
-    case HeadLoss::kTwice: return stock_loss(hidden, labels, logits);
+    case HeadLoss::kTwice:
+    case HeadLoss::kAnchored: return stock_loss(hidden, labels, logits);
     case HeadLoss::kPerToken:
     case HeadLoss::kByProbability:
     case HeadLoss::kByEntropy:
@@ -216,8 +230,19 @@ Tensor CausalLm::loss_of_loop(const Tensor& logits, const Tensor& labels) {
   }
 }
 
+// LLaMA-Factory ff6d4d1 src/llamafactory/train/sft/trainer.py compute_loss: what the reference
+// returns, with its keys and values, stays until the loss is there.
+Tensor CausalLm::loss_beside_reference(const Tensor& logits, const Tensor& of_reference) {
+  const InRow row(graph_.tape, kLogitsRow);
+  Tensor loss = anchored_loss(graph_, logits, of_reference, head_shape());
+  reference_->cache_.clear();
+  return loss;
+}
+
 void CausalLm::drop_shared() {
   shared_ = {};
+  shared_keys_ = {};
+  per_layer_inputs_.clear();
 }
 
 void CausalLm::end_call(Tensor& returned) {
@@ -239,11 +264,22 @@ Tensor CausalLm::forward() {
   const InRow tokens_row(graph_.tape, kTokensRow);
   graph_.tape.begin(MomentKind::kForward);
   // context_parallel leaves this rank's part in the front of tensors of all ranks, of which there
-  // are three more: shifted labels, the attention mask and positions.
+  // are three more: shifted labels, the attention mask and positions. axolotl's ring copies its
+  // part of each, and shifts no labels.
+  const bool copies = run_.gathers_heads();
   const std::int64_t given = sizes_.rings ? sizes_.tokens * sizes_.cp : sizes_.tokens;
-  const Tensor token_ids = graph_.make(given, DType::kInt64).viewed(sizes_.tokens);
-  const Tensor labels = graph_.make(given, DType::kInt64).viewed(sizes_.tokens);
-  const Tensor others = graph_.make(sizes_.rings ? 3 * given : 0, DType::kInt64);
+  const Tensor of_all = graph_.make(copies ? 4 * given : 0, DType::kInt64);
+  const std::int64_t own = copies ? sizes_.tokens : given;
+  const Tensor token_ids = graph_.make(own, DType::kInt64).viewed(sizes_.tokens);
+  const Tensor labels = graph_.make(own, DType::kInt64).viewed(sizes_.tokens);
+  const std::int64_t num_others = copies ? 2 : sizes_.rings ? 3 : 0;
+  const Tensor others = graph_.make(num_others * own, DType::kInt64);
+  Tensor of_reference;
+  if (is_anchored()) {
+    const eager::NoGrad no_grad(graph_);
+    of_reference = reference_logits(token_ids);
+    graph_.tape.begin(MomentKind::kForward);
+  }
   Tensor logits;
   Tensor own_loss;
   Tensor output = call_whole(token_ids, [&](const Tensor& ids) {
@@ -262,6 +298,9 @@ Tensor CausalLm::forward() {
   output = holder_.leave_model(output);
   end_call(loop_takes_loss() ? output : logits);
   holder_.end_forward();
+  if (is_anchored()) {
+    return loss_beside_reference(output, of_reference);
+  }
   return loop_takes_loss() ? loss_of_loop(output, labels) : output;
 }
 

@@ -137,7 +137,9 @@ class CausalLm {
   bool is_anchored() const { return job_.profile.head_loss == HeadLoss::kAnchored; }
   bool checkpoints(std::size_t index) const;
   eager::Tensor layer_output(std::size_t index, const eager::Tensor& input);
-  eager::Tensor reentrant(const eager::Tensor& input, const eager::CheckpointedFunction& run);
+  // Of a layer, which may have an embedding of its own as a second input.
+  eager::Tensor reentrant(std::size_t index, const eager::Tensor& input,
+                          const eager::CheckpointedFunction& run);
   eager::Tensor embed(const eager::Tensor& token_ids);
   eager::Tensor with_positions(const eager::Tensor& hidden);
   void call_rotary();

@@ -75,6 +75,25 @@ Tensor wide_norm(Graph& graph, const Norm& norm, const Tensor& input) {
   return eager::to(graph, eager::multiply_rows(graph, norm.weight.data, x), input.dtype);
 }
 
+Tensor gemma4_norm(Graph& graph, const Norm& norm, const Tensor& input) {
+  Tensor x = eager::to(graph, input, DType::kFp32);
+  {
+    Tensor variance;
+    {
+      const Tensor squares = eager::square(graph, x);
+      variance = eager::mean(graph, squares, norm.width);
+    }
+    const Tensor shifted = eager::shift(graph, variance);
+    variance = {};
+    const Tensor root = eager::power(graph, shifted);
+    x = eager::multiply(graph, x, root);
+  }
+  if (norm.weight.data.is_defined()) {
+    x = eager::multiply_by_row(graph, x, eager::to(graph, norm.weight.data, DType::kFp32));
+  }
+  return eager::to(graph, x, input.dtype);
+}
+
 Tensor centred_norm(Graph& graph, const Norm& norm, const Tensor& input) {
   Tensor x = eager::to(graph, input, DType::kFp32);
   const Tensor mean = eager::mean(graph, x, norm.width);

@@ -8,20 +8,40 @@
 #include <string_view>
 
 #include "estimator/frameworks/pieces/eager_rules.h"
+#include "estimator/frameworks/pieces/huggingface/attention.h"
+#include "estimator/frameworks/pieces/huggingface/hub_kernels.h"
 #include "estimator/frameworks/pieces/huggingface/model_class.h"
 
 namespace shardplan::huggingface {
 
-// integrations/sdpa_attention.py, use_gqa_in_sdpa: of wider heads keys and values are repeated.
-inline constexpr std::int64_t kWidestHead = 256;
+// FlashAttention takes no wider heads (sdp_utils.cpp check_head_dim_size_flash; flash-attn 2.8
+// csrc/flash_attn/flash_api.cpp mha_fwd).
+inline std::int64_t widest_flash_head(const Job& job) {
+  std::int64_t widest = 0;
+  for (const LayerSpec& layer : job.model.layers) {
+    const bool is_flash =
+        job.profile.attention_backend == AttentionBackend::kFlash || layer.attention_window > 0;
+    widest = std::max(widest, is_flash ? job.model.heads_of(layer).qk_head_dim : 0);
+  }
+  return widest;
+}
 inline constexpr ValidityRule kHeadDim = {
     .name = "unsupported: model.head_dim",
     .reads = {},
-    .broken = [](const Job& job, const Plan&) { return job.model.qk_head_dim() > kWidestHead; },
+    .broken =
+        [](const Job& job, const Plan&) {
+          using enum AttentionBackend;
+          const AttentionBackend backend = job.profile.attention_backend;
+          return (backend == kFlash || backend == kFlashInWindows) &&
+                 widest_flash_head(job) > kWidestHead;
+        },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "model.head_dim", number_text(job.model.qk_head_dim()),
-                              "at most " + number_text(kWidestHead));
+          return not_modelled(
+              job, "model.head_dim",
+              number_text(widest_flash_head(job)) + " with attention_backend " +
+                  std::string(name_of(job.profile.attention_backend)),
+              "at most " + number_text(kWidestHead) + ", or attention_backend auto");
         }};
 
 inline constexpr ValidityRule kFamilies = {
@@ -47,18 +67,22 @@ inline constexpr ValidityRule kNormsOfFamily = {
                               job.model.layer_norm ? "false" : "true");
         }};
 
-// Liger 0.8.0 has kernels for these families that were not read.
+// Liger 0.8.0 has kernels for these families that were not read; or those of the Hub were not.
 inline constexpr ValidityRule kLigerOfFamily = {
     .name = "unsupported: liger_kernel",
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return job.profile.liger_kernel != LigerKernel::kOff &&
-                 class_of(job.model).liger == LigerUse::kNotModelled;
+          return job.profile.liger_kernel == LigerKernel::kNorms
+                     ? !hub_kernels_of(job.model).is_read
+                     : job.profile.liger_kernel != LigerKernel::kOff &&
+                           class_of(job.model).liger == LigerUse::kNotModelled;
         },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "liger_kernel", "on with model.family " + job.model.family,
+          return not_modelled(job, "liger_kernel",
+                              std::string(name_of(job.profile.liger_kernel)) +
+                                  " with model.family " + job.model.family,
                               "off");
         }};
 
@@ -83,7 +107,8 @@ inline constexpr ValidityRule kLossesOfPlainHeads = {
                               "stock");
         }};
 
-// GptOssAttention: scaled_dot_product_attention and FlashAttention 2 take no sinks.
+// GptOssAttention: scaled_dot_product_attention and FlashAttention 2 take no sinks. ZeRO divides
+// sinks that FlashAttention 3 gives no gradient, which was not read.
 inline constexpr ValidityRule kSinksAreEager = {
     .name = "unsupported: attention_backend",
     .reads = {},
@@ -164,10 +189,49 @@ inline constexpr ValidityRule kQuantizedNeedsAdapters = {
                  " of weights that are to be trained; valid: with adapters, or no quantization";
         }};
 
+// The classes have the heads, and the keys of other layers, that their models have.
+inline constexpr ValidityRule kHeadsOfFamily = {
+    .name = "unsupported: model.layers",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return !class_of(job.model).has_value_norm &&
+                 std::ranges::any_of(job.model.layers, [](const LayerSpec& layer) {
+                   return layer.heads != AttentionHeads{} ||
+                          layer.key_values != KeyValueSource::kOwn;
+                 });
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(
+              job, "model.layers",
+              "attention heads that differ by layer, or keys of earlier layers, in "
+              "a model of " +
+                  (job.model.family.empty() ? std::string("no family") : job.model.family),
+              "those of gemma4_text");
+        }};
+
+// Fused kernels of axolotl for them were not read.
+inline constexpr ValidityRule kKernelsOfValueNorms = {
+    .name = "unsupported: adapter_kernels",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return class_of(job.model).has_value_norm &&
+                 (job.profile.adapter_kernels || job.profile.fused_norm_rotary);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job,
+                              job.profile.adapter_kernels ? "adapter_kernels" : "fused_norm_rotary",
+                              "true with model.family " + job.model.family, "false");
+        }};
+
 // Latent attention, sinks and layers without attention are not divided by heads here.
 inline bool exchanges_heads(const ModelSpec& model) {
   return !model.is_mla() && std::ranges::all_of(model.layers, [](const LayerSpec& layer) {
-    return layer.mixer == MixerKind::kAttention && !layer.has_sinks;
+    return layer.mixer == MixerKind::kAttention && !layer.has_sinks &&
+           layer.heads == AttentionHeads{} && layer.key_values == KeyValueSource::kOwn;
   });
 }
 

@@ -32,17 +32,29 @@ Tensor mask(Graph& graph, const Job& job, const AttentionSizes& sizes, bool has_
   if (is_eager_attention(job)) {
     return additive_mask(graph, sizes, dtype);
   }
-  const bool takes_masks = job.profile.attention_backend == AttentionBackend::kAuto;
+  const AttentionBackend backend = job.profile.attention_backend;
+  const bool takes_masks = backend == AttentionBackend::kAuto;
   return is_partial && takes_masks ? byte_mask(graph, sizes) : Tensor{};
 }
 
-Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType dtype) {
+// `width`: elements of a head that are turned.
+Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, std::int64_t width,
+              DType dtype) {
   const InRow row(graph.tape, kRotaryRow);
   // Positions of each sequence are its own where they begin anew.
   const ModelClass& family = class_of(job.model);
   const bool is_by_sequence = job.profile.packed_sequences || family.has_rotary_by_sequence;
   const std::int64_t positions = (is_by_sequence ? sizes.tokens : sizes.sequence) / sizes.ranks;
-  return make_rotary(graph, family.rotary, positions * rotary_width(job.model), dtype);
+  return make_rotary(graph, family.rotary, positions * width, dtype);
+}
+
+// Of layers with a window or without, whose heads may be wider than the model's others.
+std::int64_t turned_width(const ModelSpec& model, bool has_window) {
+  const auto found = std::ranges::find_if(model.layers, [has_window](const LayerSpec& layer) {
+    return (layer.attention_window > 0) == has_window;
+  });
+  return found != model.layers.end() && found->heads != AttentionHeads{} ? found->heads.qk_head_dim
+                                                                         : rotary_width(model);
 }
 
 }  // namespace
@@ -50,7 +62,8 @@ Rotary rotary(Graph& graph, const Job& job, const AttentionSizes& sizes, DType d
 bool is_eager_attention(const Job& job) {
   return job.profile.attention_backend == AttentionBackend::kUnfused ||
          class_of(job.model).attends_in_fp32 ||
-         std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+         (job.profile.attention_backend != AttentionBackend::kFlash &&
+          std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks));
 }
 
 bool is_broadcast_attention(const Job& job) {
@@ -90,12 +103,13 @@ SharedByLayer shared_by_layers(Graph& graph, const Job& job, const AttentionSize
     return shared;
   }
   if (!family.has_rotary_by_window) {
-    without.rotary = with.rotary = rotary(graph, job, sizes, types.table);
+    without.rotary = with.rotary = rotary(graph, job, sizes, rotary_width(job.model), types.table);
     return shared;
   }
   for (const bool has_window : {false, true}) {
     if (has_layer(job.model, has_window)) {
-      shared.by_window[has_window ? 1 : 0].rotary = rotary(graph, job, sizes, types.table);
+      shared.by_window[has_window ? 1 : 0].rotary =
+          rotary(graph, job, sizes, turned_width(job.model, has_window), types.table);
     }
   }
   return shared;

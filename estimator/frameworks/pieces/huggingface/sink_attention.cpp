@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "estimator/plan/units.h"
+
 namespace shardplan::huggingface {
 namespace {
 
@@ -53,6 +55,41 @@ Tensor sink_attention(Graph& graph, const Tensor& query, const Tensor& key, cons
   weights = eager::slice(graph, probabilities, scores);
   const Tensor output = attention_product(graph, weights, values, rows * sizes.value_dim);
   return eager::laid_out(graph, output);  // tokens before heads
+}
+
+// The backward kernel accumulates gradients of queries in fp32, and of keys and values where
+// several heads of queries share them; rows of the widest tile stand behind them. What it returns
+// beside the gradients lives as long as its call.
+Tensor flash_attention_with_sinks(Graph& graph, const Tensor& query, const Tensor& key,
+                                  const Tensor& value, const AttentionSizes& sizes) {
+  constexpr std::int64_t kTile = 128;
+  const Tensor v = eager::in_autocast(graph, value);
+  const Tensor k = eager::in_autocast(graph, key);
+  const Tensor q = eager::in_autocast(graph, query);
+  NodeBuilder node(graph, {&q, &k, &v});
+  const DType dtype = q.dtype;
+  const std::int64_t rows = sizes.tokens * sizes.query_heads;
+  const Tensor output = graph.make(rows * sizes.value_dim, dtype);
+  const Tensor sums = graph.make(rows, DType::kFp32);
+  if (node.is_needed()) {
+    for (const Tensor* tensor : {&q, &k, &v, &output, &sums}) { node.save(*tensor); }
+  }
+  const std::int64_t padded = div_ceil(sizes.tokens, kTile) * kTile + kTile;
+  const bool shares_keys = sizes.query_heads != sizes.key_heads;
+  const std::int64_t of_keys = shares_keys ? padded * (k.elements / sizes.tokens) : 0;
+  const std::int64_t of_queries = padded * (q.elements / sizes.tokens);
+  const std::int64_t padded_rows = padded * sizes.query_heads;
+  return node.finish(output, [=](BackwardCall& call) {
+    Tensors saved, gradients, beside;
+    for (std::size_t i = 0; i < 5; ++i) { saved.push_back(call.saved(i)); }
+    for (std::size_t i = 0; i < 3; ++i) {
+      gradients.push_back(call.graph.make(saved[i].elements, dtype));
+    }
+    for (const std::int64_t elements : {padded_rows, padded_rows, of_queries, of_keys, of_keys}) {
+      beside.push_back(call.graph.make(elements, DType::kFp32));
+    }
+    return gradients;
+  });
 }
 
 }  // namespace shardplan::huggingface

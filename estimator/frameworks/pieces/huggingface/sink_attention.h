@@ -13,4 +13,13 @@ eager::Tensor sink_attention(eager::Graph& graph, const eager::Tensor& query,
                              const eager::Tensor& mask, const eager::Tensor& sinks,
                              const AttentionSizes& sizes);
 
+// The same by FlashAttention 3 of kernels-community/vllm-flash-attn3, to which transformers 5.14
+// and later go with such a model for every flash implementation (modeling_utils.py
+// _compatible_flash_implementations). Sinks get no gradient. Sources: huggingface/kernels-community
+// vllm-flash-attn3 torch-ext/vllm_flash_attn3/flash_attn_interface.py FlashAttnFunc,
+// flash-attn/flash_api_stable.cpp mha_bwd.
+eager::Tensor flash_attention_with_sinks(eager::Graph& graph, const eager::Tensor& query,
+                                         const eager::Tensor& key, const eager::Tensor& value,
+                                         const AttentionSizes& sizes);
+
 }  // namespace shardplan::huggingface

@@ -250,44 +250,48 @@ TEST_CASE("what no tape of tensors knows is played operator by operator") {
 }
 
 TEST_CASE("DeepSpeed refuses by name what of adapters and packed weights is not modelled") {
-  check_refused(
-      with_adapters(small_job()),
-      {{"unsupported: quantization",
-        [](Job& job, Plan& plan) {
-          job.quantized.kind = Quantization::kNf4;
-          plan.zero = 3;
-        },
-        {"nf4 with zero 3 and float_quant_storage false", "zero 1, zero 2"}},
-       {"unsupported: adapters_of_experts",
-        [](Job& job, Plan& plan) {
-          job.adapters.targets.fill(true);
-          job.adapters.expert_targets = ExpertTargets::kFfnNames;
-          job.model.family = "olmoe";
-          job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256};
-          for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
-          plan.zero = 3;
-        },
-        {"experts with zero 3", "zero 1 or 2"}},
-       {"unsupported: precision_with_quantization",
-        [](Job& job, Plan& plan) {
-          job.quantized.kind = Quantization::kNf4;
-          plan.precision = Precision::kFp16;
-        },
-        {"fp16 with nf4", "bf16"}},
-       {"unsupported: model.head_dim", [](Job& job, Plan&) { job.model.head_dim = 320; }, {"320"}},
-       {"zero_3_trains_one_type",
-        [](Job& job, Plan& plan) {
-          job.adapters.trains_head = true;
-          plan.zero = 3;
-        },
-        {"fp32", "half precision with zero 3"}},
-       {"quantized_weights_need_adapters",
-        [](Job& job, Plan&) {
-          job.adapters = {};
-          job.quantized.kind = Quantization::kNf4;
-        },
-        {"nf4"}}},
-      deepspeed_plan(2));
+  check_refused(with_adapters(small_job()),
+                {{"unsupported: quantization",
+                  [](Job& job, Plan& plan) {
+                    job.quantized.kind = Quantization::kNf4;
+                    plan.zero = 3;
+                  },
+                  {"nf4 with zero 3 and float_quant_storage false", "zero 1, zero 2"}},
+                 {"unsupported: adapters_of_experts",
+                  [](Job& job, Plan& plan) {
+                    job.adapters.targets.fill(true);
+                    job.adapters.expert_targets = ExpertTargets::kFfnNames;
+                    job.model.family = "olmoe";
+                    job.model.moe = {.num_experts = 4, .topk = 2, .expert_ffn = 256};
+                    for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+                    plan.zero = 3;
+                  },
+                  {"experts with zero 3", "zero 1 or 2"}},
+                 {"unsupported: precision_with_quantization",
+                  [](Job& job, Plan& plan) {
+                    job.quantized.kind = Quantization::kNf4;
+                    plan.precision = Precision::kFp16;
+                  },
+                  {"fp16 with nf4", "bf16"}},
+                 {"unsupported: model.head_dim",
+                  [](Job& job, Plan&) {
+                    job.model.head_dim = 320;
+                    job.profile.attention_backend = AttentionBackend::kFlash;
+                  },
+                  {"320"}},
+                 {"zero_3_trains_one_type",
+                  [](Job& job, Plan& plan) {
+                    job.adapters.trains_head = true;
+                    plan.zero = 3;
+                  },
+                  {"fp32", "half precision with zero 3"}},
+                 {"quantized_weights_need_adapters",
+                  [](Job& job, Plan&) {
+                    job.adapters = {};
+                    job.quantized.kind = Quantization::kNf4;
+                  },
+                  {"nf4"}}},
+                deepspeed_plan(2));
 }
 
 TEST_CASE("fp16 takes what bf16 takes") {

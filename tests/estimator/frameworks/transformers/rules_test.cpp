@@ -94,8 +94,20 @@ TEST_CASE("transformers refuses by name what is not modelled") {
         [](Job& job, Plan&) { job.model.family = "llama4_text"; },
         {"llama4_text"}},
        {"unsupported: model.head_dim",
-        [](Job& job, Plan&) { job.model.head_dim = 320; },
-        {"320", "256"}},
+        [](Job& job, Plan&) {
+          job.model.head_dim = 320;
+          job.profile.attention_backend = AttentionBackend::kFlash;
+        },
+        {"320 with attention_backend flash", "256"}},
+       {"unsupported: model.layers",
+        [](Job& job, Plan&) { job.model.layers[1].key_values = KeyValueSource::kEarlierLayer; },
+        {"keys of earlier layers", "gemma4_text"}},
+       {"unsupported: adapter_kernels",
+        [](Job& job, Plan&) {
+          job.model.family = "gemma4_text";
+          job.profile.adapter_kernels = true;
+        },
+        {"adapter_kernels", "gemma4_text"}},
        {"unsupported: adapters.dora",
         [](Job& job, Plan&) {
           job.adapters = kDefaultAdapters;
@@ -215,6 +227,16 @@ TEST_CASE("transformers refuses what its libraries refuse") {
           plan.zero = 3;
         },
         {"nf4 with zero 3", "float_quant_storage true"}},
+       {"unsupported: quantizes_experts",
+        [](Job& job, Plan& plan) {
+          put_adapters_on_experts(job);
+          job.adapters.expert_targets = ExpertTargets::kNone;
+          job.quantized.kind = Quantization::kNf4;
+          job.profile.quantizes_experts = true;
+          job.profile.fsdp_version = 1;
+          plan.zero = 3;
+        },
+        {"true with fsdp_version 1", "fsdp_version 2"}},
        {"flat_parameters_have_one_type",
         [](Job& job, Plan& plan) {
           job.profile.wide_ends = true;

@@ -49,8 +49,8 @@ inline constexpr ValidityRule kMixerKernelsAsRead = {
                      ? not_modelled(job, "mixer_kernels",
                                     "true with Mamba-2 and " + unread_combined_scan(job), "false")
                      : not_modelled(job, "mixer_kernels",
-                                    "false with Kimi delta attention (" + job.model.family +
-                                        "): its operators in PyTorch",
+                                    "false (PyTorch's operators) with Kimi delta attention (" +
+                                        job.model.family + ")",
                                     "true (--set mixer_kernels=true)");
         }};
 

@@ -54,6 +54,10 @@ Tensor CausalLm::reference_logits(const Tensor& token_ids) {
 Tensor CausalLm::log_probabilities_of(const Tensor& logits, const Tensor& token_ids) {
   const InRow row(graph_.tape, kLogitsRow);
   const HeadShape shape = head_shape();
+  if (is_of_swift()) {  // labels are rolled, so that every row has one
+    const Tensor labels = graph_.make(shape.tokens, DType::kInt64);
+    return log_probabilities(graph_, logits, labels, shape);
+  }
   const Tensor rows = without_last(graph_, logits, shape);
   return is_of_factory() ? log_probabilities_at_once(graph_, rows, token_ids, shape)
                          : log_probabilities(graph_, rows, token_ids, shape);
@@ -63,6 +67,9 @@ Tensor CausalLm::log_probabilities_of(const Tensor& logits, const Tensor& token_
 // entropy and means are logged. LLaMA-Factory ff6d4d1 src/llamafactory/train/dpo/trainer.py
 // concatenated_forward: the logits stay for their mean, the reference's as long as it runs.
 Tensor CausalLm::dpo_loss(const Tensor& token_ids) {
+  if (is_of_swift()) {
+    return loss_of_swift(token_ids, {});
+  }
   const HeadShape shape = head_shape();
   const Tensor logits = logits_of(token_ids);
   const Tensor of_policy = log_probabilities_of(logits, token_ids);
@@ -133,6 +140,9 @@ Tensor CausalLm::kto_loss(const Tensor& token_ids, const Tensor& mismatched) {
   if (is_of_factory()) {
     return kto_loss_of_factory(token_ids, mismatched);
   }
+  if (is_of_swift()) {
+    return loss_of_swift(token_ids, mismatched);
+  }
   call_mismatched(logits_without_graph(mismatched), mismatched);
   const Tensor logits = logits_of(token_ids);
   const Tensor of_policy = log_probabilities_of(logits, token_ids);
@@ -171,6 +181,26 @@ Tensor CausalLm::kto_loss_of_factory(const Tensor& token_ids, const Tensor& mism
     of_reference = log_probabilities_of(logits, token_ids);
     call_mismatched(reference_logits(mismatched), mismatched);
     const eager::Tensors of_logits = by_label(graph_, logits, sequences);
+  }
+  const InRow row(graph_.tape, kLogitsRow);
+  return compared(graph_, of_policy, of_reference, head_shape());
+}
+
+// ms-swift 3602360 swift/rlhf_trainers/dpo_trainer.py concatenated_forward, kto_trainer.py forward:
+// of either model what does not belong together first, if there is such, then the texts. Logits go
+// when their log-probabilities are there: means of them are sums by row.
+Tensor CausalLm::loss_of_swift(const Tensor& token_ids, const Tensor& mismatched) {
+  if (mismatched.is_defined()) {
+    call_mismatched(logits_without_graph(mismatched), mismatched);
+  }
+  const Tensor of_policy = log_probabilities_of(logits_of(token_ids), token_ids);
+  Tensor of_reference;
+  if (compares()) {
+    const eager::NoGrad no_grad(graph_);
+    if (mismatched.is_defined()) {
+      call_mismatched(reference_logits(mismatched), mismatched);
+    }
+    of_reference = log_probabilities_of(reference_logits(token_ids), token_ids);
   }
   const InRow row(graph_.tape, kLogitsRow);
   return compared(graph_, of_policy, of_reference, head_shape());

@@ -10,7 +10,9 @@ namespace {
 Job reference_job(const Job& trained) {
   Job reference = trained;
   reference.name_rules = {{.pattern = "", .trains = false}};
-  reference.profile.narrow_frozen = trained.profile.objective_trainer == ObjectiveTrainer::kFactory;
+  const bool is_anchor = trained.profile.head_loss == HeadLoss::kAnchored;
+  reference.profile.narrow_frozen =
+      is_anchor || trained.profile.objective_trainer == ObjectiveTrainer::kFactory;
   return reference;
 }
 
@@ -31,6 +33,10 @@ Reference::Reference(eager::Graph& graph, const Job& trained, const Plan& plan)
     : job_(reference_job(trained)),
       plan_(reference_plan(plan)),
       holder_(graph),
-      model_(graph, holder_, job_, plan_) {}
+      model_(graph, holder_, job_, plan_) {
+  if (trained.profile.head_loss == HeadLoss::kAnchored) {
+    model_.keep_keys();
+  }
+}
 
 }  // namespace shardplan::huggingface

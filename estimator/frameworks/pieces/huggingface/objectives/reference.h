@@ -18,7 +18,9 @@ class ReferenceHolder final : public Holder {
 // prepares it without DistributedDataParallel (1.15 accelerator.py prepare_model, evaluation_mode);
 // DeepSpeed's engine of it has ZeRO 0 and no optimizer (TRL 1.8.0 models/utils.py
 // prepare_deepspeed; DeepSpeed 0.19.8 runtime/engine.py _configure_bf16_optimizer, whose DummyOptim
-// takes no memory). The job and plan stay as long as the model.
+// takes no memory). That of ASFT keeps keys and values, as LLaMA-Factory has models that are not
+// trained do (ff6d4d1 src/llamafactory/model/model_utils/kv_cache.py). The job and plan stay as
+// long as the model.
 class Reference {
  public:
   Reference(eager::Graph& graph, const Job& trained, const Plan& plan);

@@ -12,14 +12,18 @@ namespace shardplan::huggingface {
 // A second model, which is not trained, lies beside the trained one; else that one without its
 // adapters is the reference, or nobody is asked.
 inline bool has_whole_reference(const Job& job) {
-  return has_reference(job.profile.objective) && !job.profile.precomputes_reference &&
-         job.adapters.rank == 0;
+  return job.profile.head_loss == HeadLoss::kAnchored ||
+         (has_reference(job.profile.objective) && !job.profile.precomputes_reference &&
+          job.adapters.rank == 0);
 }
 
 // Forward passes of a step's texts without a graph, beside the one that is trained: the
 // reference's, and for KTO those of texts and answers that do not belong together, of both.
 inline double passes_without_graph(const Job& job) {
   const bool asks = !job.profile.precomputes_reference;
+  if (job.profile.head_loss == HeadLoss::kAnchored) {
+    return 1;
+  }
   switch (job.profile.objective) {
     case Objective::kDpo: return asks ? 1 : 0;
     case Objective::kKto: return asks ? 3 : 1;
@@ -27,10 +31,16 @@ inline double passes_without_graph(const Job& job) {
   }
 }
 
+// The objective, and the loss where that asks for them.
+inline std::string what_compares(const Job& job) {
+  return std::string(name_of(job.profile.objective)) +
+         (job.profile.head_loss == HeadLoss::kAnchored ? " with head_loss asft" : "");
+}
+
 // Outputs of the layer behind the last hidden states.
 inline std::int64_t head_outputs(const Job& job, const Plan& plan) {
   const bool is_score = ends_in_labels(job.profile.objective) &&
-                        job.profile.objective_trainer == ObjectiveTrainer::kTrl;
+                        job.profile.objective_trainer != ObjectiveTrainer::kFactory;
   return is_score ? job.profile.num_labels : padded_vocab(job, plan) / plan.tp;
 }
 
@@ -90,7 +100,8 @@ inline std::string why_no_objective(const Job& job, const Plan& plan) {
     return "vision_tower " + std::string(name_of(profile.vision_tower));
   }
   // TRL's trainers add the loss that balances experts, which asks for what routers choose.
-  if (takes_logits && !is_of_factory && job.model.has_moe_layers()) {
+  if (takes_logits && profile.objective_trainer == ObjectiveTrainer::kTrl &&
+      job.model.has_moe_layers()) {
     return "experts, whose balance is in TRL's loss";
   }
   if (compares && (profile.adapter_kernels || !expert_adapters(job).are_none())) {
@@ -109,6 +120,46 @@ inline constexpr ValidityRule kObjectivesAsRead = {
               job, "objective",
               std::string(name_of(job.profile.objective)) + " with " + why_no_objective(job, plan),
               "next_token, or without");
+        }};
+
+// ASFT was read in LLaMA-Factory's supervised training of whole models: "" where it is so.
+inline std::string why_no_anchor(const Job& job, const Plan& plan) {
+  const FrameworkProfile& profile = job.profile;
+  return plan.tp > 1                                  ? "tp " + number_text(plan.tp)
+         : plan.cp > 1                                ? "cp " + number_text(plan.cp)
+         : profile.loop != TrainerLoop::kTrainer      ? "another loop than the Trainer's"
+         : profile.objective != Objective::kNextToken ? "another objective than next_token"
+         : profile.liger_kernel != LigerKernel::kOff  ? "liger_kernel"
+         : profile.vision_tower != TowerUse::kAbsent  ? "a tower"
+         : job.quantized.kind != Quantization::kNone  ? "quantized weights"
+                                                      : "";
+}
+inline constexpr ValidityRule kAnchorAsRead = {
+    .name = "unsupported: head_loss",
+    .reads = {PlanField::kTp, PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          return job.profile.head_loss == HeadLoss::kAnchored && !why_no_anchor(job, plan).empty();
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "head_loss", "asft with " + why_no_anchor(job, plan),
+                              "dft, or asft without");
+        }};
+// LLaMA-Factory makes no second model for adapters, and calls it all the same (ff6d4d1
+// src/llamafactory/train/trainer_utils.py create_ref_model, train/sft/trainer.py compute_loss).
+inline constexpr ValidityRule kAnchorOfWholeModels = {
+    .name = "asft_trains_whole_models",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.head_loss == HeadLoss::kAnchored && job.adapters.rank > 0;
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "head_loss asft with adapters: LLaMA-Factory makes no reference model for them, and "
+              "its first step raises; valid: training without adapters, or head_loss dft");
         }};
 
 // A microbatch is as many chosen texts as rejected ones, of two tokens at least.

@@ -8,19 +8,29 @@ namespace shardplan::huggingface {
 
 using eager::Parameter;
 
-void CausalLm::load_experts(Experts& experts, Parameter& weights, std::string_view name,
-                            eager::LinearShape shape) {
+// Packed values are a parameter of bytes: of 4 bits a column, of 8 bits as the weights lie. 8 bits
+// are unpacked to fp32 (bitsandbytes 0.49 functional.py int8_vectorwise_dequant).
+void CausalLm::load_experts(Experts& experts, Parameter& weights, Parameter& packed,
+                            std::string_view name, eager::LinearShape shape) {
   const std::int64_t elements = shape.inputs * shape.outputs;
+  const std::int64_t num_experts = job_.model.moe.num_experts;
   if (!job_.profile.quantizes_experts || job_.quantized.kind == Quantization::kNone) {
-    const std::int64_t num_experts = job_.model.moe.num_experts;
-    return load(weights, {"experts.", name}, {num_experts, elements / num_experts}, weights_);
+    weights.whole_elements = sizes_.ep > 1 ? elements : 0;
+    const Shape own = {num_experts / sizes_.ep, elements / num_experts};
+    return load(weights, {"experts.", name}, own, weights_);
   }
+  experts.quantized = job_.quantized;
+  const bool is_int8 = job_.quantized.kind == Quantization::kInt8;
+  const std::vector<std::int64_t> bytes = quantized_bytes(job_.quantized, shape);
+  const Shape of_packed =
+      is_int8 ? Shape{num_experts, bytes.front() / num_experts} : Shape{bytes.front(), 1};
+  holder_.load(packed, kQuantizedRow, of_packed, DType::kBool, false);
   const eager::InRow row(graph_.tape, kQuantizedRow);
-  for (const std::int64_t bytes : quantized_bytes(job_.quantized, shape)) {
-    experts.packed.push_back(graph_.make(bytes, DType::kBool));
+  for (std::size_t i = 1; i < bytes.size(); ++i) {
+    experts.scales.push_back(graph_.make(bytes[i], DType::kBool));
   }
   weights.data.elements = elements;
-  weights.data.dtype = weights_;
+  weights.data.dtype = is_int8 ? DType::kFp32 : weights_;
 }
 
 void CausalLm::build_experts(Layer& layer) {
@@ -33,10 +43,16 @@ void CausalLm::build_experts(Layer& layer) {
   const std::string_view router = moe.biased_router ? "router" : "gate";
   module_ = "mlp.";
   const std::int64_t seen = moe.latent > 0 ? moe.latent : sizes_.hidden;
-  load_experts(experts, experts.gate_up, "gate_up_proj",
+  if (sizes_.ep > 1) {
+    holder_.begin_group({ModuleGroup::Kind::kExperts, layer_});
+  }
+  load_experts(experts, experts.gate_up, experts.gate_up_packed, "gate_up_proj",
                {.inputs = seen, .outputs = moe.num_experts * wide});
-  load_experts(experts, experts.down, "down_proj",
+  load_experts(experts, experts.down, experts.down_packed, "down_proj",
                {.inputs = moe.expert_ffn, .outputs = moe.num_experts * seen});
+  if (sizes_.ep > 1) {
+    holder_.begin_group({ModuleGroup::Kind::kLayer, layer_});
+  }
   load_rows(experts.router, {router, ".weight"}, sizes_.hidden);
   if (moe.biased_experts) {
     load_rows(experts.gate_up_bias, {"experts.", "gate_up_proj_bias"}, wide);

@@ -93,8 +93,8 @@ void CausalLm::build_kimi_delta(KimiDelta& mixer) {
     build_linear(linear, place, name, shape, false);
   };
   build(mixer.query, kQuery, "q_proj", {hidden, width});
-  build(mixer.key, kKey, "k_proj", {hidden, width});
-  build(mixer.value, kValue, "v_proj", {hidden, width});
+  build(mixer.key, kMixerInput, "k_proj", {hidden, width});
+  build(mixer.value, kMixerInput, "v_proj", {hidden, width});
   load(mixer.convolution, {"conv1d", ".weight"}, {3 * width, widths.convolution}, weights_);
   load(mixer.step_bias, {"forget_gate", ".dt_bias"}, {width, 1}, weights_);
   load(mixer.decay_log, {"forget_gate", ".A_log"}, {widths.value_heads, 1}, weights_);

@@ -106,13 +106,19 @@ void CausalLm::build_adapter(Linear& linear) {
   }
 }
 
+// axolotl's FSDP2, which knows quantized experts, shards bytes as well.
+std::optional<DType> CausalLm::stored_type(DType floats) const {
+  if (job_.profile.float_quant_storage && is_4bit(job_.quantized.kind)) {
+    return floats;
+  }
+  return job_.profile.quantizes_experts ? std::optional(DType::kBool) : std::nullopt;
+}
+
 void CausalLm::load_packed(Linear& linear) {
   linear.quantized = job_.quantized;
-  const DType storage =
+  const DType floats =
       job_.profile.quant_compute_dtype == DType::kFp16 ? DType::kFp16 : DType::kBf16;
-  load_quantized(graph_, holder_, linear,
-                 job_.profile.float_quant_storage ? std::optional(storage) : std::nullopt,
-                 kQuantizedRow);
+  load_quantized(graph_, holder_, linear, stored_type(floats), kQuantizedRow);
 }
 
 void CausalLm::build_norm(Norm& norm, std::string_view name, std::int64_t width) {
@@ -186,9 +192,14 @@ void CausalLm::build_latent(Layer& layer) {
 void CausalLm::build_attention(Layer& layer) {
   using enum LinearLayer;
   const std::int64_t hidden = sizes_.hidden;
-  const std::int64_t query = sizes_.query_heads * sizes_.head_dim;
-  const std::int64_t key = sizes_.key_heads * sizes_.head_dim;
   const bool has_bias = job_.model.qkv_bias;
+  const LayerSpec& spec = job_.model.layers[static_cast<std::size_t>(layer_)];
+  const bool has_keys = spec.key_values != KeyValueSource::kEarlierLayer;
+  const bool has_own = spec.heads != AttentionHeads{};
+  const std::int64_t head_dim = has_own ? spec.heads.qk_head_dim : sizes_.head_dim;
+  const std::int64_t heads = has_own ? spec.heads.num_heads : sizes_.query_heads;
+  const std::int64_t query = heads * head_dim;
+  const std::int64_t key = (has_own ? spec.heads.num_kv_heads : sizes_.key_heads) * head_dim;
   module_ = "self_attn.";
   const bool has_gate = job_.model.attention_gate == AttentionGate::kPerElement;
   if (job_.model.is_mla()) {
@@ -198,17 +209,24 @@ void CausalLm::build_attention(Layer& layer) {
   } else {
     const bool makes_gate = has_gate && !class_.gates_apart;
     build_linear(layer.query, kQuery, "q_proj", {hidden, (makes_gate ? 2 : 1) * query}, has_bias);
-    build_linear(layer.key, kKey, "k_proj", {hidden, key}, has_bias);
-    build_linear(layer.value, kValue, "v_proj", {hidden, key}, has_bias);
+    if (has_keys) {
+      build_linear(layer.key, kKey, "k_proj", {hidden, key}, has_bias);
+    }
+    if (spec.key_values == KeyValueSource::kOwn) {
+      build_linear(layer.value, kValue, "v_proj", {hidden, key}, has_bias);
+    }
   }
   build_linear(layer.output, kOutput, "o_proj",
-               {sizes_.query_heads * job_.model.v_head_dim(), hidden},
+               {has_own ? query : sizes_.query_heads * job_.model.v_head_dim(), hidden},
                job_.model.attention_output_bias);
   if (job_.model.qk_norm) {
     const bool is_of_rows = job_.model.norms_all_heads;
-    build_norm(layer.query_norm, "q_norm", is_of_rows ? query : sizes_.head_dim);
-    build_norm(layer.key_norm, "k_norm", is_of_rows ? key : sizes_.head_dim);
+    build_norm(layer.query_norm, "q_norm", is_of_rows ? query : head_dim);
+    if (has_keys) {
+      build_norm(layer.key_norm, "k_norm", is_of_rows ? key : head_dim);
+    }
   }
+  layer.value_norm.width = has_keys && class_.has_value_norm ? head_dim : 0;
   if (class_.attends_in_fp32) {
     const eager::InRow row(graph_.tape, kBuffersRow);
     layer.positions =
@@ -222,19 +240,28 @@ void CausalLm::build_attention(Layer& layer) {
 void CausalLm::build_layer(Layer& layer, std::size_t place) {
   const LayerSpec& spec = job_.model.layers[place];
   layer_ = static_cast<std::int64_t>(place);
+  layer.place = layer_;
   is_layer_trained_ = false;
   build_mixer(layer, spec);
   if (spec.has_sinks) {
     load(layer.sinks, {"sinks", ""}, {sizes_.query_heads, 1}, weights_);
+    layer.sinks.is_reached = job_.profile.attention_backend != AttentionBackend::kFlash;
   }
   module_ = "mlp.";
   if (spec.is_moe) {
     build_experts(layer);
   } else if (spec.has_ffn) {
-    build_ffn(layer.ffn, job_.model.ffn / sizes_.tp, job_.model.ffn_bias);
+    build_ffn(layer.ffn, job_.model.ffn_of(spec) / sizes_.tp, job_.model.ffn_bias);
   }
   module_ = "";
   build_norms(layer);
+  if (class_.scales_layers) {
+    const eager::InRow row(graph_.tape, kBuffersRow);
+    layer.scalar = graph_.make(1, weights_);
+  }
+  if (has_per_layer_inputs()) {
+    build_per_layer_input(layer);
+  }
   layer.is_trained = is_layer_trained_ || !trains_all_;
   layer_ = -1;
 }
@@ -252,6 +279,26 @@ void CausalLm::build_norms(Layer& layer) {
     build_norm(layer.after_attention, names.after_attention, sizes_.hidden);
     build_norm(layer.after_ffn, names.after_ffn, sizes_.hidden);
   }
+}
+
+// Adapters on all linear layers alone stand on these.
+void CausalLm::build_per_layer_table() {
+  const PerLayerEmbeddingSpec& spec = job_.model.per_layer_embedding;
+  const std::int64_t width = job_.model.num_layers() * spec.width;
+  load(per_layer_.table, {"embed_tokens_per_layer", ".weight"}, {spec.vocab, width}, ends_);
+  build_linear(per_layer_.projection, LinearLayer::kLatent, "per_layer_model_projection",
+               {sizes_.hidden, width}, false);
+  build_norm(per_layer_.norm, "per_layer_projection_norm", spec.width);
+}
+
+void CausalLm::build_per_layer_input(Layer& layer) {
+  const std::int64_t width = job_.model.per_layer_embedding.width;
+  PerLayerInput& input = layer.per_layer;
+  build_linear(input.gate, LinearLayer::kLatent, "per_layer_input_gate", {sizes_.hidden, width},
+               false);
+  build_linear(input.projection, LinearLayer::kLatent, "per_layer_projection",
+               {width, sizes_.hidden}, false);
+  build_norm(input.norm, "post_per_layer_input_norm", sizes_.hidden);
 }
 
 // The embedding or the head; peft's ModulesToSaveWrapper trains a copy beside it.
@@ -278,6 +325,9 @@ void CausalLm::build(std::vector<NamedParameter>* named) {
   load_end(table_, "embed_tokens", sizes_.vocab, job_.adapters.trains_table);
   if (class_.has_learned_positions) {
     load(positions_, {"wpe", ".weight"}, {job_.model.learned_positions, sizes_.hidden}, ends_);
+  }
+  if (has_per_layer_inputs()) {
+    build_per_layer_table();
   }
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     holder_.begin_group({kLayer, static_cast<std::int64_t>(i)});

@@ -46,6 +46,11 @@ inline constexpr ValidityRule kNamesTrainSomething = {
 
 // Parameters of a tower that ask for gradients, of which batches of text give none.
 bool trains_unreached(const Job& job);
+// FlashAttention gives attention's sinks no gradient (sink_attention.h).
+inline bool trains_unreached_sinks(const Job& job) {
+  return job.adapters.rank == 0 && job.profile.attention_backend == AttentionBackend::kFlash &&
+         std::ranges::any_of(job.model.layers, &LayerSpec::has_sinks);
+}
 
 inline constexpr ValidityRule kUnreachedAreLookedFor = {
     .name = "ddp_looks_for_parameters_without_gradients",
@@ -56,11 +61,16 @@ inline constexpr ValidityRule kUnreachedAreLookedFor = {
                  !finds_unused(job, plan);
         },
     .explain =
-        [](const Job&, const Plan&) {
-          return std::string(
-              "DDP over parameters of the vision tower, which batches of text give no gradients: "
-              "its second step stops; valid: finds_unused true (ddp_find_unused_parameters), "
-              "recompute none, or a frozen tower");
+        [](const Job& job, const Plan&) {
+          const std::string valid =
+              "finds_unused true (ddp_find_unused_parameters), recompute none";
+          return trains_unreached_sinks(job)
+                     ? "DDP over sinks of attention, to which FlashAttention gives no gradients: "
+                       "its second step stops; valid: " +
+                           valid + ", or attention_backend auto"
+                     : "DDP over parameters of the vision tower, which batches of text give no "
+                       "gradients: its second step stops; valid: " +
+                           valid + ", or a frozen tower";
         }};
 
 inline constexpr ValidityRule kFrozenTowerOnly = {

@@ -32,6 +32,9 @@ bool is_adapted(const Adapters& adapters, std::string_view module) {
 }  // namespace
 
 bool trains_unreached(const Job& job) {
+  if (trains_unreached_sinks(job)) {
+    return true;
+  }
   const TowerUse use = job.profile.vision_tower;
   if (use == TowerUse::kAbsent || (use != TowerUse::kTrained && job.adapters.rank == 0)) {
     return false;
@@ -52,9 +55,7 @@ void CausalLm::build_tower_linear(const TowerTensor& tensor) {
   if (job_.quantized.kind != Quantization::kNone &&
       job_.profile.vision_tower != TowerUse::kFrozenFloats) {
     linear.quantized = job_.quantized;
-    load_quantized(graph_, holder_, linear,
-                   job_.profile.float_quant_storage ? std::optional(DType::kBf16) : std::nullopt,
-                   kTowerRow);
+    load_quantized(graph_, holder_, linear, stored_type(DType::kBf16), kTowerRow);
   } else {
     load(linear.weight, {"", tensor.name}, {tensor.rows, tensor.columns}, weights_);
   }

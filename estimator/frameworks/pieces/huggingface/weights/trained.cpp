@@ -31,6 +31,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
   for (Linear& linear : tower_) { take_linear(linear); }
   take(table_);
   take(positions_);
+  take(per_layer_.table);
+  take_linear(per_layer_.projection);
+  take_norm(per_layer_.norm);
   for (Layer& layer : layers_) {
     LatentProjections& latent = layer.latent;
     DeltaNet& net = layer.delta_net;
@@ -92,6 +95,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
          {&layer.attention_norm, &layer.ffn_norm, &layer.after_attention, &layer.after_ffn}) {
       take_norm(*each);
     }
+    take_linear(layer.per_layer.gate);
+    take_linear(layer.per_layer.projection);
+    take_norm(layer.per_layer.norm);
   }
   take_norm(final_norm_);
   take_linear(head_);
