@@ -53,6 +53,7 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
     eager::Tensor gathered;   // the flat output of the all-gather, until it is copied out
     Group* before = nullptr;  // whose forward pass ends before this one's
     std::int64_t layer = 0;   // of an adapter
+    std::int64_t ranks = 1;   // over which it is sharded
   };
 
   Group& tail() { return groups_.back(); }
@@ -63,6 +64,7 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
   void keep_shard(const Member& member);
   void shard_whole(Group& group);
   bool is_upcast(bool is_trained) const;
+  std::int64_t ranks_of(const eager::Parameter& parameter) const;
   std::int64_t shard_elements(const eager::Parameter& parameter) const;
   bool is_unsharded(const Group& group) const;
   eager::Tensors gather_inputs(const Group& group);
@@ -78,6 +80,7 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
 
   const Job& job_;
   std::int64_t ranks_ = 1;
+  std::int64_t expert_ranks_ = 1;  // that have the same experts
   std::int64_t num_layers_ = 0;
   DType gathered_ = DType::kBf16;
   DType reduced_ = DType::kBf16;
@@ -90,8 +93,9 @@ class FullyShard final : public huggingface::Holder, public eager::ModuleHooks {
   bool sums_replicas_ = false;    // reduced shards, which stay until the backward pass ends
   std::vector<Group> groups_;     // the embedding's where it is untied, the layers', the tail's
   std::deque<Group> adapters_;
-  Group tower_layers_;  // of all of them, which nobody calls
-  Group tower_rest_;    // the root's, where it has nothing else
+  std::vector<Group> experts_;  // of layers whose experts are dealt to ranks
+  Group tower_layers_;          // of all of them, which nobody calls
+  Group tower_rest_;            // the root's, where it has nothing else
   std::map<const eager::Parameter*, Group*> alone_;
   huggingface::ModuleGroup loading_;
   bool syncs_ = true;

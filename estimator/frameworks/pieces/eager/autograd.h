@@ -79,6 +79,8 @@ struct Parameter {
   bool is_end = false;        // that, or the head
   bool is_bias = false;
   bool is_query_or_key = false;  // or their projection's weight
+  // As it was loaded, where other ranks have other parts of it; 0: it is whole.
+  std::int64_t whole_elements = 0;
 };
 
 // Where saved tensors go while it is the innermost (torch.autograd.graph.saved_tensors_hooks).

@@ -202,5 +202,53 @@ TEST_CASE("experts that are quantized are packed, and unpacked whole as their la
   CHECK(most_bytes(job, plan, MomentKind::kReplay, "weights_dequantized") >= 2 * (kGateUp + kDown));
 }
 
+Job packed_experts_job(std::int64_t gpus, Quantization kind) {
+  Job job = small_trainer_job(gpus);
+  job.model.family = "qwen3_moe";
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 512};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  job.adapters = {.rank = 8, .targets = {true, true, true, true}};
+  job.quantized.kind = kind;
+  job.profile.quantizes_experts = true;
+  return job;
+}
+
+// Of both layers: half a byte an element of experts and of q, k, v and o, over two ranks. Scales
+// and codes, which modules keep, every rank has whole.
+TEST_CASE(
+    "FSDP2 shards packed experts as bytes, and gathers a layer as bytes and floats together") {
+  constexpr std::int64_t kExperts = 8 * 3 * 512 * 512;
+  Job job = packed_experts_job(2, Quantization::kNf4);
+  job.profile.float_quant_storage = true;
+  job.profile.fsdp_upcast = FsdpUpcast::kNone;
+  const Plan plan = recomputing(3);
+  const std::int64_t shards = idle_bytes(job, plan, "parameters.shards");
+  const std::int64_t scales = idle_bytes(job, plan, "parameters.quantized");
+  job.profile.quantizes_experts = false;
+  CHECK(idle_bytes(job, plan, "parameters.shards") ==
+        shards + 2 * (2 * kExperts - kExperts / 2) / 2);
+  CHECK(scales ==
+        idle_bytes(job, plan, "parameters.quantized") + 2 * (4 * kExperts / 64 + 2 * 16 * 4));
+  CHECK(most_bytes(job, plan, MomentKind::kForward, "parameters.gathered") ==
+        most_bytes(packed_experts_job(2, Quantization::kNf4), plan, MomentKind::kForward,
+                   "parameters.gathered") +
+            (2 * kExperts - kExperts / 2));
+}
+
+// A byte an element, also of q, k, v and o, an fp32 scale of every row of all experts; unpacked by
+// way of one more.
+TEST_CASE("experts in 8 bits are unpacked to fp32, and sharded by expert") {
+  constexpr std::int64_t kGateUp = 8 * 2 * 512 * 512;
+  constexpr std::int64_t kDown = 8 * 512 * 512;
+  const Plan plan = recomputing(0);
+  const Job one = packed_experts_job(1, Quantization::kInt8);
+  CHECK(most_bytes(one, plan, MomentKind::kReplay, "weights_dequantized") ==
+        4 * (kGateUp + 2 * kDown));
+  const Job two = packed_experts_job(2, Quantization::kInt8);
+  const std::int64_t scales = idle_bytes(two, recomputing(3), "parameters.quantized");
+  CHECK(idle_bytes(one, plan, "parameters.quantized") - scales ==
+        2 * (kGateUp + kDown + 3 * 512 * 512));
+}
+
 }  // namespace
 }  // namespace shardplan::transformers
