@@ -5,9 +5,15 @@
 #include "estimator/frameworks/pieces/communicators.h"
 #include "estimator/frameworks/pieces/huggingface/model.h"
 #include "estimator/frameworks/transformers/optimizer.h"
+#include "estimator/plan/units.h"
 
 namespace shardplan::transformers {
 namespace {
+
+// axolotl 067b021 integrations/expert_parallel/args.py expert_parallel_num_nvl_bytes; DeepEP v1.2.1
+// csrc/kernels/configs.cuh NUM_WORKSPACE_BYTES.
+constexpr std::int64_t kDeepEpBuffer = 256 * kMiB;
+constexpr std::int64_t kDeepEpWorkspace = 32 * kMiB;
 
 // A model that is loaded, of which no step is played, names its tensors.
 std::int64_t managed_bytes(const Job& job, const Plan& plan) {
@@ -49,6 +55,13 @@ void add_outside(const Job& job, const Plan& plan, std::int64_t pp_rank, Outside
         plan.dp_replicate > 1 || has_flat_mesh},
        {"replicas", plan.dp_replicate, {.ring = true}, plan.dp_replicate > 1}}};
   add_communicators(job, world, Creation::kAll, parts);
+  if (plan.ep > 1) {
+    parts.add({.component = Component::kCommunication,
+               .name = "deepep.buffer",
+               .bytes = kDeepEpBuffer + kDeepEpWorkspace,
+               .formula = "256 MiB of tokens on their way, and 32 MiB of DeepEP's own",
+               .origin = Origin::kCounted});
+  }
   if (is_paged(job.optimizer)) {
     parts.add({.component = Component::kOptimizer,
                .name = "optimizer.managed",
