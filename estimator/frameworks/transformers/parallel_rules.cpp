@@ -1,5 +1,7 @@
 #include "estimator/frameworks/transformers/parallel_rules.h"
 
+#include "estimator/frameworks/pieces/huggingface/tuned.h"
+
 namespace shardplan::transformers {
 namespace {
 
@@ -45,15 +47,50 @@ std::string undivided_by_tp(const Job& job) {
                                                      : "";
 }
 
+// DeepEP's kernels of one node have configurations for 2, 4 and 8 ranks (v1.2.1 deep_ep/buffer.py
+// get_dispatch_config), and axolotl gives it no buffer for more.
+std::string why_no_ep(const Job& job, const Plan& plan) {
+  const FrameworkProfile& profile = job.profile;
+  const bool is_served = plan.ep == 2 || plan.ep == 4 || plan.ep == 8;
+  if (profile.moe_dispatcher != MoeDispatcher::kDeepEp) {
+    return "moe_dispatcher " + std::string(name_of(profile.moe_dispatcher)) +
+           ", where axolotl's experts are dealt to ranks by deepep";
+  }
+  return !is_served                                   ? "ranks that DeepEP has no kernels for"
+         : plan.tp > 1                                ? "tp " + number_text(plan.tp)
+         : plan.cp > 1                                ? "cp " + number_text(plan.cp)
+         : plan.dp_replicate > 1                      ? "dp_replicate"
+         : plan.zero > 0 && profile.fsdp_version == 1 ? "fsdp_version 1"
+         : profile.loop != TrainerLoop::kTrainer      ? "another loop than the Trainer's"
+         : profile.eager_experts || profile.expert_kernels != ExpertKernels::kGrouped
+             ? "other products than grouped ones"
+         : profile.quantizes_experts ? "quantizes_experts"
+         : job.model.moe.biased_experts || job.model.moe.latent > 0
+             ? "experts of model.family " + job.model.family
+         : !huggingface::expert_adapters(job).are_none() ? "adapters on experts"
+                                                         : "";
+}
+
+// Rows of several sequences are none that ring_flash_attn's function of packed ones takes.
+std::string why_no_gathered_heads(const Job& job, const Plan& plan) {
+  return plan.micro_batch > 1 ? "micro_batch " + number_text(plan.micro_batch) +
+                                    ", of which axolotl's ring takes one"
+         : job.model.caps_scores ? "caps of scores, which axolotl's ring does not take"
+                                 : "";
+}
+
 // The mask of every layer is left out, and attention is causal.
 std::string why_no_ring(const Job& job, const Plan& plan) {
   const FrameworkProfile& profile = job.profile;
   if (plan.zero == 0 || profile.fsdp_version == 1) {
     return std::string(plan.zero == 0 ? "zero 0" : "fsdp_version 1") +
-           ", where accelerate's ring runs under FSDP2 alone";
+           ", where rings were read under FSDP2 alone";
   }
   if (profile.loop != TrainerLoop::kTrainer) {
     return "another loop than the Trainer's";
+  }
+  if (gathers_heads(job, plan)) {
+    return why_no_gathered_heads(job, plan);
   }
   if (profile.attention_backend != AttentionBackend::kAuto) {
     return "another attention than scaled_dot_product_attention";

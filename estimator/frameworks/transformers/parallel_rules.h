@@ -14,6 +14,13 @@
 
 namespace shardplan::transformers {
 
+// Whether ring attention is that of axolotl 067b021 (monkeypatch/ring_attn), which stands in
+// FlashAttention's place; accelerate's stands in that of PyTorch's own kernels.
+inline bool gathers_heads(const Job& job, const Plan& plan) {
+  return plan.cp > 1 && plan.cp_method == CpMethod::kAllGather &&
+         job.profile.attention_backend == AttentionBackend::kFlash;
+}
+
 // What of a job no rank can have a part of, or was not read; "": nothing.
 std::string undivided_by_tp(const Job& job);
 // Why ring attention does not run; "": it does.
@@ -60,6 +67,41 @@ inline constexpr ValidityRule kNoSequenceParallel = {
 inline bool exchanges_heads(const Plan& plan) {
   return plan.cp > 1 && plan.cp_method == CpMethod::kA2a;
 }
+
+// axolotl deals experts by DeepEP over all ranks, or over those that share no shards (067b021
+// integrations/expert_parallel); "": it does.
+std::string why_no_ep(const Job& job, const Plan& plan);
+
+inline constexpr ValidityRule kDealtExperts = {
+    .name = "unsupported: ep",
+    .reads = {PlanField::kEp, PlanField::kTp, PlanField::kCp, PlanField::kZero,
+              PlanField::kDpReplicate},
+    .broken = [](const Job& job,
+                 const Plan& plan) { return plan.ep > 1 && !why_no_ep(job, plan).empty(); },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return not_modelled(job, "ep", number_text(plan.ep) + " with " + why_no_ep(job, plan),
+                              "1");
+        }};
+
+// _resolve_ep_group: what experts are dealt to and what shares their shards are all ranks.
+inline constexpr ValidityRule kEpByRanks = {
+    .name = "ep_times_shards_is_world",
+    .reads = {PlanField::kEp, PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kZero},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const std::int64_t world = job.cluster.world_size();
+          return plan.ep > 1 && (plan.zero == 0 ? plan.ep != world : world % plan.ep != 0);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          const std::string world = number_text(job.cluster.world_size());
+          return "ep " + number_text(plan.ep) + " over " + world + " GPUs with zero " +
+                 number_text(plan.zero) +
+                 ": axolotl deals experts to all ranks that share no shards; valid: ep " + world +
+                 (plan.zero == 0 ? ", or " + number_text(plan.ep) + " GPUs"
+                                 : ", or another divisor of them");
+        }};
 
 // accelerate's ParallelismConfig takes no replicas beside tensor parallelism that no FSDP shards;
 // up to 1.15 its _prepare_tp imports a class for parameters beside DTensors which transformers has
@@ -127,10 +169,11 @@ inline constexpr ValidityRule kTpOptimizers = {
                  number_text(plan.tp) + ": adamw was read; valid: adamw, or tp 1";
         }};
 
-// Ulysses exchanges heads; accelerate's ring attends to keys of one rank after the other.
+// Ulysses exchanges heads; accelerate's ring attends to keys of one rank after the other, axolotl's
+// to those of all, head after head.
 inline constexpr ValidityRule kCpMethods = {
     .name = "unsupported: cp_method",
-    .reads = {PlanField::kCp, PlanField::kCpMethod, PlanField::kZero},
+    .reads = {PlanField::kCp, PlanField::kCpMethod, PlanField::kZero, PlanField::kMicroBatch},
     .broken =
         [](const Job& job, const Plan& plan) {
           return plan.cp > 1 &&
@@ -149,12 +192,14 @@ inline constexpr ValidityRule kCpMethods = {
                            number_text(plan.cp) + " without plain attention in every layer", "1");
         }};
 
-// A first and a last chunk of every sequence on each rank of a ring.
+// A first and a last chunk of every sequence on each rank of a ring; one run of tokens on each of
+// axolotl's.
 inline constexpr ValidityRule kSequenceByRing = {.name = "sequence_divisible_by_2_cp",
                                                  .reads = {PlanField::kCp, PlanField::kCpMethod},
                                                  .broken =
                                                      [](const Job& job, const Plan& plan) {
                                                        return plan.cp_method != CpMethod::kA2a &&
+                                                              !gathers_heads(job, plan) &&
                                                               kSequenceByCp.broken(job, plan);
                                                      },
                                                  .explain = kSequenceByCp.explain};

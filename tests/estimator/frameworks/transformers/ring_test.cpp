@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/eager/gathered_attention.h"
 #include "estimator/frameworks/pieces/eager/ring_attention.h"
 #include "estimator/plan/number.h"
 #include "tests/estimator/frameworks/transformers/played_bytes.h"
@@ -100,6 +102,65 @@ TEST_CASE("ring attention holds what PyTorch's rounds hold") {
   CHECK(most_of_queries(4, true) == 13.09375);
   CHECK(most_of_queries(2, false) == 7.5625);
   CHECK(most_of_queries(4, false) == 11.09375);
+}
+
+// The most bytes that ring_flash_attn's own function holds beside its input, and beside what it
+// saved and its gradient, in queries of bf16: played with tensors without memory on the last rank
+// of a process group that moves nothing, and a kernel that makes what flash-attn's makes.
+TEST_CASE("axolotl's ring holds what ring_flash_attn's function holds") {
+  for (const auto& [ranks, forward, backward] :
+       {std::tuple{2, 3.5625, 5.7578125}, {4, 4.5625, 8.2578125}}) {
+    eager::Graph graph(0, 132);
+    const auto input = [&](std::int64_t elements) {
+      eager::Tensor tensor;
+      tensor.elements = elements;
+      return graph.make_leaf(tensor, [](const eager::Tensor&) {});
+    };
+    std::int64_t held = 0;
+    std::map<std::int64_t, std::int64_t> bytes;
+    const auto most_since = [&](std::int64_t before) {
+      std::int64_t most = held;
+      for (const AllocationEvent& event : graph.tape.take_events()) {
+        held += event.bytes > 0 ? event.bytes : -bytes[event.id];
+        bytes[event.id] = event.bytes;
+        most = std::max(most, held);
+      }
+      return number(most - before) / number(2 * kQuery);
+    };
+    {
+      const eager::Tensor output = eager::gathered_attention(
+          graph, input(kQuery), input(kKey), input(kKey),
+          {.tokens = 512, .query_heads = 8, .key_heads = 4, .ranks = ranks});
+      CHECK(most_since(0) == forward);
+      eager::Tensor gradient;
+      gradient.elements = kQuery;
+      const std::int64_t kept = held;
+      graph.backward(output, gradient);
+      CHECK(most_since(kept) == backward);
+    }
+  }
+}
+
+// One run of tokens a rank, of which it copies its part; ids, labels, mask and positions of all
+// stay, and labels are shifted with a token of padding. Of one head of keys a rank holds keys and
+// values of all ranks twice, those of the first head, the next and one to replace it.
+TEST_CASE("axolotl's ring divides tokens behind FlashAttention under FSDP2") {
+  Job job = ring_job(4);
+  job.profile.attention_backend = AttentionBackend::kFlash;
+  const Plan plan = ring_plan(4, CpMethod::kAllGather);
+  CHECK(why_invalid(job, plan) == std::nullopt);
+  CHECK(idle_bytes(job, plan, "parameters.shards") == kSmallModel);
+  CHECK(most_bytes(job, plan, MomentKind::kLossForward, "tokens") == (4 * 4 + 4 + 2) * 8 * 512);
+  CHECK(most_bytes(job, plan, MomentKind::kForward, "context_parallel.exchange") ==
+        2 * (2 * 2 * 4 + 2 + 3) * kKey / 4);
+  Job two = job;
+  two.global_batch = 2;
+  Plan rows = plan;
+  rows.micro_batch = 2;
+  CHECK(why_invalid(two, rows)->rule == "unsupported: cp_method");
+  CHECK(why_invalid(job, ring_plan(4, CpMethod::kRing))->rule == "unsupported: cp_method");
+  job.model.caps_scores = true;
+  CHECK(why_invalid(job, plan)->rule == "unsupported: cp_method");
 }
 
 TEST_CASE("a gathering ring and one of hops differ in their exchange, not in attention's work") {
