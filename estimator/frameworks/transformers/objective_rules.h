@@ -22,8 +22,8 @@ inline constexpr ValidityRule kObjectivesOverShards = {
         [](const Job& job, const Plan& plan) {
           return not_modelled(
               job, "objective",
-              std::string(name_of(job.profile.objective)) + " with zero " + number_text(plan.zero),
-              "zero 0, or next_token, orpo and simpo");
+              huggingface::what_compares(job) + " with zero " + number_text(plan.zero),
+              "zero 0, or next_token, orpo and simpo by another loss than asft");
         }};
 
 }  // namespace shardplan::transformers

@@ -85,6 +85,56 @@ TEST_CASE("weights of losses keep no logits") {
   }
 }
 
+// The logits of both models, the log-softmax of the model's own loss, and of rows that count two
+// log-softmaxes, the reference's probabilities, their entropy, their product and the difference.
+TEST_CASE("ASFT has the logits of two models and seven tensors like them") {
+  Job job = job_with(HeadLoss::kAnchored);
+  const std::int64_t one = logits_at(job, MomentKind::kLossForward);
+  CHECK(one >= 3 * 4 * kLogits + 6 * 4 * kCounted);
+  CHECK(one <= 3 * 4 * kLogits + 6 * 4 * kCounted + kOfTokens);
+  Plan plan = trainer_plan(0);
+  plan.micro_batch = 2;  // whose rows of both models are copied without the last of each sequence
+  job.global_batch *= 2;
+  const std::int64_t two = most_bytes(job, plan, MomentKind::kLossForward, "head.logits");
+  CHECK(two >= 2 * (3 * 4 * kLogits + 8 * 4 * kCounted));
+  CHECK(two <= 2 * (3 * 4 * kLogits + 8 * 4 * kCounted + kOfTokens));
+}
+
+// Both log-softmaxes and the probabilities; what both models returned is gone.
+TEST_CASE("ASFT keeps three tensors of rows that count") {
+  const std::int64_t kept = logits_at(job_with(HeadLoss::kAnchored), MomentKind::kLossBackward);
+  CHECK(kept >= 3 * 4 * kCounted);
+  CHECK(kept <= 3 * 4 * kCounted + kOfTokens);
+}
+
+// Whole, in the type of products, beside a model in fp32; its forward pass copies keys and values
+// of both layers, 256 wide each.
+TEST_CASE("ASFT holds a frozen copy of the model, which keeps keys and values") {
+  Job job = job_with(HeadLoss::kAnchored);
+  job.profile.weights_dtype = DType::kFp32;
+  CHECK(idle_bytes(job, trainer_plan(0), "reference_model") == 2 * kSmallModel);
+  Plan recomputes = trainer_plan(0);
+  recomputes.recompute = {.granularity = RecomputeGranularity::kFull, .num_layers = 1};
+  const auto kept = [&](HeadLoss loss) {
+    return most_bytes(job_with(loss), recomputes, MomentKind::kLossForward, "layer.attention");
+  };
+  CHECK(kept(HeadLoss::kAnchored) == kept(HeadLoss::kByProbability) + 2 * 2 * 2 * 256 * 512);
+}
+
+TEST_CASE("ASFT is refused where LLaMA-Factory was not read, or does not run") {
+  Job job = job_with(HeadLoss::kAnchored, 2);
+  check_refused(
+      job,
+      {{"unsupported: objective", [](Job&, Plan& plan) { plan.zero = 3; }, {"asft with zero 3"}},
+       {"unsupported: head_loss",
+        [](Job& spoilt, Plan&) { spoilt.profile.liger_kernel = LigerKernel::kOn; },
+        {"asft with liger_kernel"}},
+       {"asft_trains_whole_models",
+        [](Job& spoilt, Plan&) { spoilt.adapters = adapters_on_all(8); },
+        {"no reference model", "dft"}}},
+      trainer_plan(0));
+}
+
 // The last token of each sequence counts for nothing, and one rank of a group has it.
 TEST_CASE("weighted losses are refused where ranks divide sequences") {
   Job job = job_with(HeadLoss::kByProbability, 8);

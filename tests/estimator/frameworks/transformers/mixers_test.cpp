@@ -4,8 +4,10 @@
 
 #include <string>
 
+#include "estimator/estimate.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/plan/parameters.h"
+#include "tests/estimator/frameworks/transformers/played_bytes.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
 
 namespace shardplan::transformers {
@@ -63,19 +65,6 @@ Job gpt_oss() {
     layer.is_moe = true;
     layer.has_sinks = true;
   }
-  return job;
-}
-
-constexpr DeltaSpec kDelta = {
-    .key_heads = 2, .value_heads = 4, .key_head_dim = 32, .value_head_dim = 64, .convolution = 4};
-
-Job qwen3_5(const char* family) {
-  Job job = of_family(family);
-  job.model.qk_norm = true;
-  job.model.attention_gate = AttentionGate::kPerElement;
-  job.model.rotary_share = 0.25;
-  job.model.delta = kDelta;
-  job.model.layers[0].mixer = MixerKind::kGatedDelta;
   return job;
 }
 
@@ -155,6 +144,29 @@ TEST_CASE("sinks widen the scores by a column and keep where the largest are") {
         kLayers * (4 * rows * kTokens - (2 + 8) * rows));
 }
 
+// FlashAttention 3 saves queries, keys, values, its output and sums of rows; gradients in fp32 of
+// queries, keys and values, and two numbers of every row, behind which a tile of 128 rows stands.
+TEST_CASE("FlashAttention with sinks keeps no scores, and trains none of its sinks") {
+  Job job = gpt_oss();
+  job.profile.attention_backend = AttentionBackend::kFlash;
+  const std::int64_t with_sinks = saved_bytes(job, "layer.attention");
+  Job plain = job;
+  for (LayerSpec& layer : plain.model.layers) { layer.has_sinks = false; }
+  CHECK(saved_bytes(plain, "layer.attention") >= with_sinks);
+  CHECK(with_sinks >= kLayers * kTokens * (2 * 64 * (8 + 4 + 4 + 8) + 4 * 8));
+  CHECK(most_bytes(job, trainer_plan(0), MomentKind::kLossBackward, "layer.attention_gradients") >=
+        4 * (kTokens + 128) * (64 * (8 + 4 + 4) + 2 * 8));
+  CHECK(why_invalid(job, trainer_plan(0)) == std::nullopt);
+  Job two = job;
+  two.cluster.nodes = 1;
+  two.cluster.gpus_per_node = 2;
+  two.global_batch = 2;
+  Plan ddp = trainer_plan(0);
+  ddp.recompute = {.granularity = RecomputeGranularity::kFull, .num_layers = 1};
+  CHECK(why_invalid(two, ddp)->rule == "ddp_looks_for_parameters_without_gradients");
+  CHECK(why_invalid(two, trainer_plan(3)) == std::nullopt);
+}
+
 // Gate and up as one, behind a mask; both bounded, the sigmoid and its product, up and one; the
 // product of both, and the output, masked.
 TEST_CASE("clamped SwiGLU keeps five tensors of the width of an expert beside its product") {
@@ -169,10 +181,10 @@ TEST_CASE("clamped SwiGLU keeps five tensors of the width of an expert beside it
 // Bytes of fp32 and of bf16 for each token and element of keys as wide as value heads, of values,
 // of channels, of pairs of tokens in a chunk, and of heads; T tokens in n chunks.
 TEST_CASE("a delta net keeps chunks in fp32, what products read of them in bf16, and states") {
-  const std::int64_t heads = kDelta.value_heads;
-  const std::int64_t key = heads * kDelta.key_head_dim;
-  const std::int64_t value = kDelta.value_width();
-  const std::int64_t channels = 2 * kDelta.key_width() + value;
+  const std::int64_t heads = kSmallDelta.value_heads;
+  const std::int64_t key = heads * kSmallDelta.key_head_dim;
+  const std::int64_t value = kSmallDelta.value_width();
+  const std::int64_t channels = 2 * kSmallDelta.key_width() + value;
   const std::int64_t chunks = kTokens / 64;
   const std::int64_t state = 32 * value;
   // Queries and keys, both padded, rated keys and those that the triangular system gave; casts of
@@ -195,7 +207,7 @@ TEST_CASE("a delta net keeps chunks in fp32, what products read of them in bf16,
                                 chunks * 2 * 2 * state + (chunks - 1) * 4 * state;
   const std::int64_t convolution = 2 * channels * (kTokens + kTokens + 3);
   const std::int64_t small = 64 * 64 + 4 * heads * chunks + 2 * 4 * heads;
-  CHECK(saved_bytes(qwen3_5("qwen3_5_text"), "layer.recurrence") ==
+  CHECK(saved_bytes(small_delta_job("qwen3_5_text"), "layer.recurrence") ==
         by_token + by_chunk + convolution + small);
 }
 
@@ -238,7 +250,7 @@ TEST_CASE("a short convolution keeps seven tensors of the hidden size") {
 }
 
 TEST_CASE("attention with a gate keeps the gate's copy and what it multiplies") {
-  Job job = qwen3_5("qwen3_5_text");
+  Job job = small_delta_job("qwen3_5_text");
   const std::int64_t gated = saved_bytes(job, "layer.attention");
   job.model.attention_gate = AttentionGate::kNone;
   // The sigmoid, and the product beside the output; the output's copy with tokens in front is the
@@ -251,8 +263,8 @@ TEST_CASE("weights of newer families are those that their models count") {
   stablelm.model.layer_norm = true;
   for (const Job& job :
        {olmo2(), cohere(), stablelm, with_plain_ffn("arcee", Activation::kReluSquared),
-        with_plain_ffn("apertus", Activation::kXielu), gpt_oss(), qwen3_5("qwen3_5_text"),
-        qwen3_5("qwen3_next"), lfm2(), bamba(), nemotron_h()}) {
+        with_plain_ffn("apertus", Activation::kXielu), gpt_oss(), small_delta_job("qwen3_5_text"),
+        small_delta_job("qwen3_next"), lfm2(), bamba(), nemotron_h()}) {
     CAPTURE(job.model.family);
     CHECK(saved_bytes(job, "parameters") == 2 * count_parameters(job.model));
     CHECK(huggingface::model_elements(job.model) == count_parameters(job.model));
