@@ -53,6 +53,17 @@ TEST_CASE("modules have the names of their classes") {
   CHECK(paths(preset("glm-4.7-flash"), 0).at(1) == "model.layers.0.self_attn.q_b_proj");
 }
 
+TEST_CASE("Kimi delta attention has names of attention in places of its own") {
+  const ModelSpec kimi = preset("kimi-linear-48b-a3b");
+  CHECK(paths(kimi, 0).at(1) == "model.layers.0.self_attn.k_proj");
+  CHECK(paths(kimi, 0).at(3) == "model.layers.0.self_attn.forget_gate.f_a_proj");
+  CHECK(paths(kimi, 3).at(1) == "model.layers.3.self_attn.kv_a_proj_with_mqa");
+  const FittedTargets fitted = fit_names(kimi, {"q_proj", "k_proj", "v_proj", "o_proj"});
+  CHECK(placed(fitted) == Names{"q_proj", "o_proj", "in_proj"});
+  CHECK(fitted.in_part.empty());
+  CHECK(fit_names(kimi, {"k_proj"}).in_part == "model.layers.0.self_attn.k_proj");
+}
+
 TEST_CASE("names fit the ends of modules' paths, word by word") {
   const ModelSpec next = preset("qwen3-next-80b-a3b");
   const FittedTargets fitted =
