@@ -241,6 +241,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     read_loss_chunk(settings, trainer, run, library);
     read_loss(trainer, run, library);
     read_objective(trainer, run, library);
+    read_products(trainer, run, library);
     if (has_reference(run.job.profile.objective) && run.job.adapters.rank == 0 &&
         arguments.has("optimizer.type")) {  // TRL models/utils.py prepare_deepspeed
       refuse(run,
@@ -250,6 +251,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
   }
   if (run.has_profile && !settings.model.empty()) {
     read_options(arguments, run, library);
+    read_expert_kernels(trainer, run, library);
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);
     read_packed_experts(trainer, run, library);

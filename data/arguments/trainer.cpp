@@ -268,8 +268,26 @@ void read_rows(const TrainerFile& trainer, RunReading& run, const Library& libra
   }
 }
 
+namespace {
+
+// LLaMA-Factory ff6d4d1 train/fp8_utils.py asks for fp8 by the environment, which transformers 5
+// reads before: it gives accelerate the type that bf16 or fp16 names (5.8 trainer.py
+// _build_accelerator_args). Transformer Engine alone is asked for otherwise
+// (patch_accelerator_for_fp8).
+bool asks_for_fp8_in_vain(const TrainerFile& trainer) {
+  return trainer.defaults.project == TrainerProject::kFactory &&
+         trainer.arguments.text_or("fp8_backend", "auto") != "te";
+}
+
+}  // namespace
+
 std::string why_no_training(const TrainerFile& trainer) {
   const RunArguments& arguments = trainer.arguments;
+  if (is_on(arguments, "fp8") && !asks_for_fp8_in_vain(trainer)) {
+    return "unsupported: " + shown_setting(arguments, "fp8") +
+           ": products in fp8, whose converted inputs and weights are not described; those in bf16 "
+           "and fp32 are";
+  }
   if (const std::string refused = arguments.first_refused(); !refused.empty()) {
     return refused;
   }
@@ -290,6 +308,11 @@ void read_trainer(const TrainerFile& trainer, RunReading& run) {
   if (const std::string reason = why_no_training(trainer);
       run.unsupported.empty() && !reason.empty()) {
     run.unsupported = reason;
+  }
+  if (is_on(trainer.arguments, "fp8") && asks_for_fp8_in_vain(trainer)) {
+    note(run, trainer, "fp8",
+         "found true, took products in the type that bf16 or fp16 names: transformers 5 gives "
+         "accelerate that one, before LLaMA-Factory asks for fp8 by the environment");
   }
   read_recompute(trainer, run);
   read_length(trainer, run);

@@ -15,6 +15,8 @@ bool uses_flash_attention(const RunArguments& arguments);
 
 // axolotl's kernels of adapters, of norms of heads and rotary embedding.
 void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Library& library);
+// Whether tensor cores round what products of fp32 read. Called behind take_profile.
+void read_products(const TrainerFile& trainer, RunReading& run, const Library& library);
 // The profile's liger_kernel.
 void read_liger(const TrainerFile& trainer, RunReading& run, const Library& library);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 
+#include "data/arguments/trainer_kernels.h"
 #include "data/read/json_message.h"
 
 namespace shardplan {
@@ -62,6 +63,54 @@ void read_ring(const TrainerFile& trainer, RunReading& run) {
   run.plan.cp_method = strategy == "allgather" ? CpMethod::kAllGather : CpMethod::kRing;
 }
 
+// axolotl's ring (067b021 utils/schemas/validation.py check_context_parallel_size,
+// validate_ring_attn_func; monkeypatch/ring_attn/patch.py): of packed sequences one head of keys
+// after the other, of others a function that PyTorch compiles.
+void read_ring_of_axolotl(const TrainerFile& trainer, RunReading& run) {
+  const char* const setting = "context_parallel_size";
+  const RunArguments& arguments = trainer.arguments;
+  const std::int64_t ranks = trainer.defaults.project == TrainerProject::kAxolotl
+                                 ? arguments.integer_or(setting, 1, 1, kMaxRanks)
+                                 : 1;
+  if (ranks == 1) {
+    return;
+  }
+  run.plan.cp = ranks;
+  run.plan.cp_method = CpMethod::kAllGather;
+  const std::string function = arguments.text_or(
+      "ring_attn_func", is_on(arguments, "sample_packing") ? "varlen_llama3" : "batch_ring");
+  if (!uses_flash_attention(arguments)) {
+    refuse(run, shown_setting(arguments, setting) +
+                    " without FlashAttention, which axolotl asks for: attn_implementation "
+                    "flash_attention_2 does");
+  } else if (function != "varlen_llama3") {
+    refuse(run, shown_setting(arguments, setting) + " with ring_attn_func " +
+                    shown(function, Encoding::kUnchecked) +
+                    ", which PyTorch compiles: varlen_llama3 is described, axolotl's own choice "
+                    "with sample_packing");
+  } else if (arguments.integer_or("heads_k_stride", 1, 1, kMaxRanks) > 1) {
+    refuse(run, shown_setting(arguments, "heads_k_stride") +
+                    ": one head of keys at a time is described");
+  }
+}
+
+// axolotl's plugin (067b021 integrations/expert_parallel/plugin.py), where DeepEP is installed.
+void read_dealt_experts(const TrainerFile& trainer, RunReading& run) {
+  const char* const setting = "expert_parallel_size";
+  if (trainer.defaults.project != TrainerProject::kAxolotl) {
+    return;
+  }
+  run.plan.ep = trainer.arguments.integer_or(setting, 1, 1, kMaxRanks);
+  if (run.plan.ep > 1) {
+    run.notes.emplace_back(
+        trainer.arguments
+            .error(setting, "found " + std::to_string(run.plan.ep) +
+                                ", took experts dealt to as many ranks by DeepEP; where deep_ep is "
+                                "not installed axolotl deals none, and --ep 1 is that run")
+            .what());
+  }
+}
+
 // accelerate's sizes multiply to the number of processes (parallelism_config.py
 // _validate_accelerator).
 void check_mesh(const TrainerFile& trainer, std::int64_t ranks, RunReading& run) {
@@ -80,7 +129,9 @@ void check_mesh(const TrainerFile& trainer, std::int64_t ranks, RunReading& run)
 
 // Refuses sizes of other projects and methods of dividing sequences, as ring attention.
 void refuse_others(const TrainerFile& trainer, RunReading& run) {
-  constexpr std::array<std::pair<const char*, TrainerProject>, 3> kOwners = {{
+  constexpr std::array<std::pair<const char*, TrainerProject>, 5> kOwners = {{
+      {"expert_parallel_size", TrainerProject::kAxolotl},
+      {"context_parallel_size", TrainerProject::kAxolotl},
       {"tensor_parallel_size", TrainerProject::kAxolotl},
       {"cp_size", TrainerProject::kFactoryV1},
       {"sequence_parallel_size", TrainerProject::kSwift},
@@ -121,14 +172,15 @@ void check_heads(const TrainerFile& trainer, std::int64_t ranks, RunReading& run
 // axolotl makes copies of what the shards that it is told leave of the ranks, and refuses sizes
 // that leave some (utils/distributed.py _get_parallel_config_kwargs).
 std::int64_t replicas_of_axolotl(const TrainerFile& trainer, std::int64_t dp, RunReading& run) {
-  const std::int64_t shards = trainer.arguments.integer_or("dp_shard_size", 1, 1, kMaxRanks);
+  const std::int64_t own = trainer.arguments.integer_or("dp_shard_size", 1, 1, kMaxRanks);
+  const std::int64_t shards = own * run.plan.ep;  // what is no expert is shared by all of both
   const std::int64_t stated = trainer.arguments.integer_or("dp_replicate_size", 1, 1, kMaxRanks);
-  if (shards == 1) {
+  if (own == 1) {
     return stated;
   }
   const bool fits = stated > 1 ? shards * stated == dp : dp % shards == 0;
   if (!fits) {
-    refuse(run, "dp_shard_size " + std::to_string(shards) + " and dp_replicate_size " +
+    refuse(run, "dp_shard_size " + std::to_string(own) + " and dp_replicate_size " +
                     std::to_string(stated) + " over " + std::to_string(dp) +
                     " data-parallel ranks: axolotl wants as many; other sizes, or --num-gpus " +
                     std::to_string(shards * stated * run.plan.tp * run.plan.cp));
@@ -163,6 +215,8 @@ void read_parallelism(const TrainerFile& trainer, std::int64_t ranks, RunReading
   run.plan.cp = sequence_ranks(trainer);
   run.plan.cp_method = CpMethod::kA2a;
   read_ring(trainer, run);
+  read_ring_of_axolotl(trainer, run);
+  read_dealt_experts(trainer, run);
   run.plan.tp = tensor_ranks(trainer);
   check_mesh(trainer, ranks, run);
   run.plan.dp = std::max<std::int64_t>(1, ranks / (run.plan.cp * run.plan.tp));

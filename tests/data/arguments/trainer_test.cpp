@@ -428,6 +428,57 @@ TEST_CASE("accelerate's mesh divides layers, and sequences by its ring") {
   CHECK_FALSE(axolotl.job.profile.tensor_parallel_dtensors);
 }
 
+TEST_CASE("LLaMA-Factory's fp8 is bf16 under transformers 5, but by Transformer Engine") {
+  const auto of = [](const char* backend) {
+    return read(TrainerProject::kFactory,
+                {{"cutoff_len", "64"}, {"bf16", "true"}, {"fp8", "true"}, {"fp8_backend", backend}});
+  };
+  CHECK(of("torchao").unsupported == "");
+  CHECK(notes(of("torchao"), "fp8: found true, took products in the type that bf16"));
+  CHECK(of("torchao").plan.precision == Precision::kBf16);
+  CHECK(of("te").unsupported.starts_with("unsupported: fp8 true: products in fp8"));
+}
+
+TEST_CASE("axolotl's ring stands behind FlashAttention, of packed sequences alone") {
+  const Words ring = {{"sequence_len", "4096"},       {"fsdp_version", "2"},
+                      {"context_parallel_size", "4"}, {"micro_batch_size", "1"},
+                      {"sample_packing", "true"},     {"attn_implementation", "flash_attention_2"}};
+  const auto of = [](Words words, const char* name, const char* value) {
+    std::erase_if(words, [&](const auto& each) { return std::string_view(each.first) == name; });
+    words.push_back({name, value});
+    return read(TrainerProject::kAxolotl, words);
+  };
+  const RunReading run = read(TrainerProject::kAxolotl, ring);
+  CHECK(run.unsupported == "");
+  CHECK(run.plan.cp == 4);
+  CHECK(run.plan.cp_method == CpMethod::kAllGather);
+  CHECK(run.job.profile.attention_backend == AttentionBackend::kFlash);
+  CHECK(run.plan.dp == 2);
+  CHECK(of(ring, "sample_packing", "false").unsupported.find("batch_ring") != std::string::npos);
+  CHECK(of(ring, "attn_implementation", "sdpa").unsupported.find("without FlashAttention") !=
+        std::string::npos);
+  CHECK(of(ring, "heads_k_stride", "2").unsupported.find("one head of keys") != std::string::npos);
+}
+
+TEST_CASE("axolotl deals experts to ranks by its plugin") {
+  const Words dealt = {{"sequence_len", "4096"},
+                       {"expert_parallel_size", "8"},
+                       {"plugins", "axolotl.integrations.expert_parallel.ExpertParallelPlugin"}};
+  const RunReading run =
+      read(TrainerProject::kAxolotl, dealt, "1x8-h100", RunFormat::kTransformers, "qwen3-30b-a3b");
+  CHECK(run.unsupported == "");
+  CHECK(run.plan.ep == 8);
+  CHECK(run.job.profile.moe_dispatcher == MoeDispatcher::kDeepEp);
+  Words sharded = dealt;
+  sharded[1].second = "2";
+  sharded.push_back({"dp_shard_size", "4"});
+  sharded.push_back({"fsdp_version", "2"});
+  const RunReading both = read(TrainerProject::kAxolotl, sharded, "1x8-h100",
+                               RunFormat::kTransformers, "qwen3-30b-a3b");
+  CHECK(both.plan.dp_replicate == 1);
+  CHECK(both.plan.ep == 2);
+}
+
 TEST_CASE("axolotl copies what its shards leave of the ranks") {
   const auto of = [](const char* shards, const char* copies) {
     return read(TrainerProject::kAxolotl, {{"fsdp_version", "2"},

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "data/read/case_tuning.h"
+#include "estimator/estimate.h"
 #include "tests/data/arguments/trainer_reading.h"
 
 namespace shardplan {
@@ -111,8 +112,13 @@ TEST_CASE("losses of weighted tokens are each program's own") {
   CHECK(of(kSwift, "enable_dft_loss") == HeadLoss::kByProbability);
   CHECK(read_trainer_run(kFactory, {{"use_dft_loss", "false"}}).job.profile.head_loss ==
         HeadLoss::kStock);
-  CHECK(is_refused(read_trainer_run(kFactory, {{"use_asft_loss", "true"}}),
-                   "use_asft_loss true: a loss against the logits of a second model"));
+  const RunReading anchored =
+      read_trainer_run(kFactory, {{"use_asft_loss", "true"}, {"finetuning_type", "full"}});
+  CHECK(anchored.job.profile.head_loss == HeadLoss::kAnchored);
+  CHECK(anchored.unsupported.empty());
+  CHECK_FALSE(why_invalid(anchored.job, anchored.plan).has_value());
+  const RunReading adapted = read_trainer_run(kFactory, {{"use_asft_loss", "true"}});
+  CHECK(why_invalid(adapted.job, adapted.plan)->rule == "asft_trains_whole_models");
 }
 
 TEST_CASE("quantization-aware training of axolotl is in 8 and 4 bits, or refused by name") {
