@@ -67,6 +67,12 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
   rows.use_as(comm, "fsdp.expert_gradients_divided", shard > 1 ? 0 : p.experts, DType::kFp32,
               Step::kBackwardRouterInput, Step::kBackwardRouterInput,
               "n: by the factor 1, where a group of one rank copies its input (foreach_reduce)");
+  if (block.parameter_dtype() == DType::kBf16) {
+    // Beside the gradients, their reduction in fp32; of one rank half of it comes before them.
+    rows.use_as(comm, "fsdp.expert_reduction_output", div_ceil(p.experts, shard),
+                shard > 1 ? DType::kFp32 : DType::kBf16, Step::kBackwardRouterInput,
+                Step::kBackwardRouterInput, "n/S: before it is cast to the parameters' dtype");
+  }
 }
 
 }  // namespace shardplan::torchtitan

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "estimator/estimate.h"
+#include "estimator/frameworks/torchtitan/gpt_oss/kernels.h"
 #include "estimator/frameworks/torchtitan/gpt_oss/layer.h"
 #include "estimator/plan/parameters.h"
 #include "tests/estimator/allocation_changes.h"
@@ -259,8 +260,76 @@ TEST_CASE("GPT-OSS's rows and its timeline peak alike") {
   job.profile.compile = true;
   job.profile.compile_layers = false;
   check_small(job, sharded(8, 8));
+  Job few_tokens = small(8);  // whose peak is where experts' gradients are reduced
+  few_tokens.sequence_length = 256;
+  for (const std::int64_t ep : {2, 8}) {
+    CAPTURE(ep);
+    check_small(few_tokens, sharded(8, ep));
+  }
   job.profile.reshard_after_forward = ReshardAfterForward::kAlways;
   check_small(job, sharded(8, 1));
+}
+
+// What one operator reads and writes, in elements of a half: gate or up.
+struct Moved {
+  double reads = 0;
+  double writes = 0;
+};
+
+double moved_elements(std::initializer_list<Moved> operators) {
+  double sum = 0;
+  for (const Moved& moved : operators) { sum += moved.reads + moved.writes; }
+  return sum;
+}
+
+TEST_CASE("the kernels of a bounded gate move what its operators read and write") {
+  const Moved unary{1, 1};
+  const Moved binary{2, 1};
+  const double forward = moved_elements({{0, 2},
+                                         {2, 2},
+                                         {4, 2},  // bias repeated, cat, added
+                                         unary,
+                                         unary,
+                                         unary,
+                                         unary,
+                                         binary,  // bounds, 1.702, sigmoid, product
+                                         unary,
+                                         binary});  // one added, product
+  const double backward = moved_elements({binary,
+                                          binary,
+                                          binary,
+                                          binary,
+                                          binary,  // four products, sigmoid's
+                                          unary,
+                                          binary,  // 1.702, sum
+                                          {1, 0.5},
+                                          {1, 0.5},
+                                          {1, 0.5},
+                                          {1.5, 1},  // both bounds of up
+                                          {1, 0.5},
+                                          {1.5, 1},  // the one of gate
+                                          {0, 2},
+                                          unary,
+                                          {0, 2},
+                                          unary,
+                                          {4, 2}});  // halves in zeros, their sum
+  constexpr double kBf16 = 2;
+  const Passes passes = bounded_gate_kernels(small(8).cluster.gpu, kBf16);
+  CHECK(passes.forward.streamed + passes.forward.rearranged == kBf16 * forward);
+  CHECK(passes.backward.streamed + passes.backward.rearranged == kBf16 * backward);
+}
+
+TEST_CASE("a window on every second layer of GPT-OSS saves time and no memory") {
+  Job windowed = small(8);
+  windowed.sequence_length = 32768;
+  Job whole = windowed;
+  for (LayerSpec& layer : whole.model.layers) {
+    layer.attention_window = layer.attention_window > 0 ? whole.sequence_length : 0;
+  }
+  const Plan plan = sharded(8, 8);
+  CHECK(estimate_step_time(windowed, plan).total_s < estimate_step_time(whole, plan).total_s);
+  CHECK(estimate_memory(windowed, plan).stages.at(0).allocated_bytes ==
+        estimate_memory(whole, plan).stages.at(0).allocated_bytes);
 }
 
 TEST_CASE("what torchtitan refuses of GPT-OSS is refused with its own words") {
