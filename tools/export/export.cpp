@@ -33,8 +33,12 @@ constexpr auto kFacts = std::to_array<std::string_view>(
      "scatter_gather_sends"});
 
 // Megatron-LM takes FusedAdam of Transformer Engine or APEX where one is installed, else PyTorch's
-// AdamW: core/optimizer/__init__.py. Elsewhere an option says which.
+// AdamW: core/optimizer/__init__.py. Elsewhere an option says which. Kernels of the Hub are asked
+// for (use_kernels).
 bool is_fact(const std::string& name, const FrameworkProfile& profile) {
+  if (name == "liger_kernel" && profile.liger_kernel == LigerKernel::kNorms) {
+    return false;
+  }
   return std::ranges::find(kFacts, name) != kFacts.end() ||
          (profile.name == "megatron" && name == "fused_optimizer");
 }

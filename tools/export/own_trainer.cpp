@@ -216,7 +216,7 @@ void change_kernels(FileChanges& file, const ProjectKeys& keys, const Question& 
                     const Question& after) {
   const FrameworkProfile& old = before.job.profile;
   const FrameworkProfile& profile = after.job.profile;
-  if (profile.liger_kernel != old.liger_kernel) {
+  if (profile.liger_kernel != old.liger_kernel && profile.liger_kernel != LigerKernel::kNorms) {
     file.set(keys.liger, yes_or_no(profile.liger_kernel != LigerKernel::kOff));
   }
   const bool is_flash = profile.attention_backend == AttentionBackend::kFlash;

@@ -115,7 +115,8 @@ ArgumentGroup step_arguments(const ExportRequest& request) {
                                                          ? "{\"use_reentrant\": true}"
                                                          : "{\"use_reentrant\": false}");
   }
-  if (job.profile.liger_kernel != LigerKernel::kOff) {
+  const LigerKernel kernels = job.profile.liger_kernel;
+  if (kernels == LigerKernel::kOn || kernels == LigerKernel::kThrough082) {
     arguments.add("--use_liger_kernel", "true",
                   joined_comment(assumed_mark(request, "liger_kernel"),
                                  cost_with_option(request, "liger_kernel", "off")));

@@ -11,6 +11,9 @@ namespace shardplan::eager {
 // then over those.
 Tensor liger_norm(Graph& graph, const Tensor& weight, const Tensor& input,
                   bool reuses_gradient = true);
+// The same of the input and, behind it, a product with silu of a gate, which is saved as well; both
+// gradients are tensors of their own. Source: axolotl 067b021 kernels/rms_norm_gated.py.
+Tensor gated_norm(Graph& graph, const Tensor& weight, const Tensor& input, const Tensor& gate);
 // Turned in place, either way, by the same cosines and sines.
 Tensor liger_rotate(Graph& graph, const Tensor& input, const Tensor& cosines, const Tensor& sines);
 // silu(gate) * up; gradients are written over both.

@@ -290,6 +290,9 @@ Tensor weights_of_chosen(Graph& graph, const Experts& experts, const Tensor& hid
     default: break;
   }
   const Tensor top = eager::index(graph, wide_softmax(graph, logits), rows);
+  if (sizes.router == kSoftmaxByExpert) {
+    return eager::multiply(graph, top, eager::index(graph, experts.expert_scale.data, rows));
+  }
   return is_wide ? eager::scale(graph, top) : eager::to(graph, top, logits.dtype);
 }
 

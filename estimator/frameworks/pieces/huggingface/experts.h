@@ -15,6 +15,7 @@ struct Experts {
   eager::Parameter gate_up, down,
       router;  // [E, 2f, h], [E, h, f], [E, h]; without a gate [E, f, h]
   eager::Parameter gate_up_bias, down_bias, router_bias;  // [E, 2f], [E, h], [E]; undefined: none
+  eager::Parameter input_scale, expert_scale;  // [h], [E]: of the router's input and its weights
   // Adapters: [r*E, in] and [out, r*E]; undefined: none.
   eager::Parameter gate_up_a, gate_up_b, down_a, down_b;
   eager::Parameter router_a, router_b;  // [r, h] and [E, r]
@@ -34,6 +35,7 @@ enum class RouterKind {
   kWideInput,              // kSoftmax of the input in fp32 (Hunyuan)
   kSoftmaxOfChosen,        // of the highest scores in fp32 (Granite)
   kNarrowSoftmaxOfChosen,  // the same in the type of the router's product (gpt-oss)
+  kSoftmaxByExpert,        // of scores in fp32, and so are the weights, each scaled (Gemma 4)
   kSoftmaxBesideAutocast,  // all in fp32, which autocast leaves; the weights are cast (ERNIE 4.5)
 };
 
