@@ -309,7 +309,8 @@ LayerParts layer_parts(const BlockContext& of_layer, const LayerSpec& layer) {
   context.region = by_pieces ? &regions.ffn : nullptr;
   if (layer.is_moe) {
     add_moe(context, parts);
-  } else if (layer.has_ffn) {
+  }
+  if (layer.has_ffn && (!layer.is_moe || context.model().moe.beside_dense)) {
     const FfnTime ffn = dense_ffn(context, context.model().ffn_of(layer));
     parts.ffn = ffn.time;
     parts.ffn_activation_s = ffn.activation_s;

@@ -49,11 +49,12 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t h = model.hidden;
   const std::int64_t ffn_products = model.gated_ffn ? 3 : 2;
   const std::int64_t mixer = mixer_parameters(model, layer);
+  const std::int64_t dense = ffn_products * h * model.ffn_of(layer);
   const std::int64_t ffn =
       layer.is_moe
-          ? h * model.moe.num_experts +
+          ? (model.moe.beside_dense ? dense : 0) + h * model.moe.num_experts +
                 ffn_products * h * (model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
-      : layer.has_ffn ? ffn_products * h * model.ffn_of(layer)
+      : layer.has_ffn ? dense
                       : 0;
   const std::int64_t per_layer = 2 * h * model.per_layer_embedding.width;
   return number(mixer + ffn + per_layer);

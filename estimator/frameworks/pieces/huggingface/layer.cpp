@@ -87,9 +87,8 @@ namespace {
 Tensor outputs_over_ranks(const LayerRun& run, const Layer& layer, const Tensor& input,
                           const Tensor& weights, const ExpertSizes& sizes) {
   const ModuleGroup module = {ModuleGroup::Kind::kExperts, layer.place};
-  const Tensor output =
-      dispatched_experts(run.graph, layer.experts, run.holder.enter(module, input), weights, sizes,
-                         run.sizes.ep);
+  const Tensor output = dispatched_experts(
+      run.graph, layer.experts, run.holder.enter(module, input), weights, sizes, run.sizes.ep);
   return run.holder.leave(module, output);
 }
 
@@ -105,18 +104,23 @@ Tensor outputs_of_chosen(const LayerRun& run, const Experts& experts, const Tens
   return experts_forward(run.graph, experts, input, weights, sizes);
 }
 
+ExpertSizes expert_sizes(const LayerRun& run) {
+  const MoeSpec& moe = run.job.model.moe;
+  return {.router = run.family.router,
+          .tokens = run.sizes.tokens,
+          .hidden = run.sizes.hidden,
+          .ffn = moe.expert_ffn,
+          .experts = moe.num_experts,
+          .chosen = moe.topk,
+          .is_eager = run.job.profile.eager_experts,
+          .is_gated = run.job.model.gated_ffn,
+          .activation = run.job.model.activation};
+}
+
 // NemotronHMoE: the router sees tokens whole, experts see them projected.
 Tensor routed_experts(const LayerRun& run, Layer& layer, const Tensor& input) {
   const MoeSpec& moe = run.job.model.moe;
-  ExpertSizes sizes = {.router = run.family.router,
-                       .tokens = run.sizes.tokens,
-                       .hidden = run.sizes.hidden,
-                       .ffn = moe.expert_ffn,
-                       .experts = moe.num_experts,
-                       .chosen = moe.topk,
-                       .is_eager = run.job.profile.eager_experts,
-                       .is_gated = run.job.model.gated_ffn,
-                       .activation = run.job.model.activation};
+  ExpertSizes sizes = expert_sizes(run);
   const Tensor weights = weights_of_chosen(run.graph, layer.experts, input, sizes);
   if (run.sizes.ep > 1) {
     return outputs_over_ranks(run, layer, input, weights, sizes);
@@ -193,21 +197,24 @@ eager::Module block_of_experts(Layer& layer) {
   return block;
 }
 
+// Of a layer whose FFN is its experts.
+bool has_experts_alone(const Layer& layer) {
+  return layer.experts.down.data.is_defined() && !layer.ffn.is_defined();
+}
+
 Tensor ffn_output(const LayerRun& run, Layer& layer, const Tensor& input) {
   const InRow row(run.graph.tape, kFfnRow);
   const FeedForward& ffn = layer.ffn;
   if (run.fuses_adapters() && have_adapters({&ffn.gate, &ffn.up, &ffn.down})) {
     return fused_feed_forward(run.graph, ffn, input);
   }
-  return layer.experts.down.data.is_defined()
-             ? experts(run, layer, input)
-             : feed_forward(run.graph, layer.ffn, input, run.uses_liger());
+  return has_experts_alone(layer) ? experts(run, layer, input)
+                                  : feed_forward(run.graph, layer.ffn, input, run.uses_liger());
 }
 
 Tensor ffn(const LayerRun& run, Layer& layer, const Tensor& input) {
-  const eager::Module module = layer.experts.down.data.is_defined()
-                                   ? block_of_experts(layer)
-                                   : eager::Module{&layer, "mlp", {}};
+  const eager::Module module =
+      has_experts_alone(layer) ? block_of_experts(layer) : eager::Module{&layer, "mlp", {}};
   const std::int64_t tiles = run.job.profile.ffn_tiles;
   if (tiles > 0 && !module.is_leaf) {
     return eager::tiled(run.graph, input, run.sizes.sequence / run.sizes.cp, tiles,
@@ -224,6 +231,14 @@ Tensor added(const LayerRun& run, const Tensor& residual, Tensor output) {
     output = eager::scale(run.graph, output);
   }
   return eager::add(run.graph, residual, output);
+}
+
+// Gemma4TextRouter: a norm without a weight, and a scale of every channel.
+Tensor scaled_for_router(const LayerRun& run, Layer& layer, const Tensor& input) {
+  const Norm plain = {.weight = {}, .bias = {}, .width = run.sizes.hidden};
+  const Tensor normed = gemma4_norm(run.graph, plain, input);
+  return eager::scale(run.graph,
+                      eager::multiply_by_row(run.graph, normed, layer.experts.input_scale.data));
 }
 
 // A module right below the layer.
@@ -256,6 +271,30 @@ struct Parts {
     });
   }
 };
+
+// Gemma4TextDecoderLayer: experts read what the dense FFN's norm reads, and both are added.
+Tensor beside_experts(const Parts& parts, const Tensor& residual, const Tensor& of_ffn) {
+  const LayerRun& run = parts.run;
+  Layer& layer = parts.layer;
+  const InRow row(run.graph.tape, kFfnRow);
+  const Tensor dense = parts.normed(layer.beside_experts, of_ffn);
+  Experts& experts = layer.experts;
+  const ExpertSizes sizes = expert_sizes(run);
+  const eager::Module router = {
+      .place = &experts.router,
+      .name = "router",
+      .parameters = {&experts.router, &experts.input_scale, &experts.expert_scale}};
+  const Tensor weights = eager::call_module(run.graph, router, residual, [&](const Tensor& x) {
+    return weights_of_chosen(run.graph, experts, scaled_for_router(run, layer, x), sizes);
+  });
+  const Tensor input = parts.normed(layer.experts_input, residual);
+  const eager::Module module = {
+      .place = &experts, .name = "experts", .parameters = {&experts.gate_up, &experts.down}};
+  const Tensor output = eager::call_module(run.graph, module, input, [&](const Tensor& x) {
+    return outputs_of_chosen(run, experts, x, weights, sizes);
+  });
+  return eager::add(run.graph, dense, parts.normed(layer.after_experts, output));
+}
 
 // sum += term: nothing is made.
 Tensor added_in_place(const LayerRun& run, const Tensor& sum, const Tensor& term) {
@@ -331,6 +370,9 @@ Tensor layer_output(const LayerRun& run, Layer& layer, std::size_t place,
   const Tensor residual = hidden;
   hidden = parts.normed(layer.ffn_norm, hidden);
   hidden = parts.ffn(hidden);
+  if (spec.is_moe && run.job.model.moe.beside_dense) {
+    hidden = beside_experts(parts, residual, hidden);
+  }
   hidden = parts.normed(layer.after_ffn, hidden);
   hidden = added(run, residual, hidden);
   if (run.per_layer_inputs != nullptr) {

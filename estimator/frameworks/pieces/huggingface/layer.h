@@ -38,6 +38,8 @@ struct Layer {
   Experts experts;  // of a layer that has them in place of its FFN
   FeedForward shared_experts;
   Linear shared_gate;
+  // Of experts beside a dense FFN: of what it gives, of what experts read, and of what they give.
+  Norm beside_experts, experts_input, after_experts;
   Linear latent_input, latent_output;  // around routed experts of projected tokens
   Norm query_norm, key_norm;
   Norm value_norm;  // without a weight

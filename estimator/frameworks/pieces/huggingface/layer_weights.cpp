@@ -158,7 +158,8 @@ LinearWeights linear_weights(const ModelSpec& model, const LayerSpec& layer) {
   LinearWeights weights;
   add_mixer(weights, model, layer);
   if (layer.has_ffn) {
-    add_ffn(weights, model, layer.is_moe ? model.moe.shared_ffn : model.ffn_of(layer));
+    add_ffn(weights, model,
+            layer.is_moe && !model.moe.beside_dense ? model.moe.shared_ffn : model.ffn_of(layer));
   }
   if (model.per_layer_embedding.width > 0) {
     weights.add({LinearLayer::kLatent, model.hidden, model.per_layer_embedding.width});

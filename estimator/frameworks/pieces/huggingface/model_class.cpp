@@ -16,6 +16,7 @@ constexpr ModelClass kLlamaClass = {.family = "llama"};
 constexpr ModelClass gemma4(std::string_view family) {
   return {.family = family,
           .norm = NormKind::kGemma4,
+          .router = RouterKind::kSoftmaxByExpert,
           .liger = LigerUse::kNoRotary,
           .always_has_liger_head_norms = true,
           .reuses_liger_gradient = false,

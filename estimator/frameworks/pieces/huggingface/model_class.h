@@ -137,7 +137,8 @@ inline constexpr ModelParts kModelParts = {ModelPart::kLatentExperts,
                                            ModelPart::kSharedKeys,
                                            ModelPart::kKeysAsValues,
                                            ModelPart::kFfnByLayer,
-                                           ModelPart::kPerLayerEmbedding};
+                                           ModelPart::kPerLayerEmbedding,
+                                           ModelPart::kExpertsBesideDense};
 
 // Layers whose tokens a recurrence or a convolution mixes.
 bool has_recurrences(const ModelSpec& model);

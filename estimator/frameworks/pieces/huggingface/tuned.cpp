@@ -100,7 +100,10 @@ std::int64_t other_elements(const ModelSpec& model, const LayerSpec& layer) {
   }
   elements += layer.has_mamba_beside ? mamba_elements(model) : 0;
   if (layer.is_moe) {
-    return elements + expert_elements(model);
+    const std::int64_t beside =
+        model.moe.beside_dense ? 3 * norm_elements(model) + model.hidden + model.moe.num_experts
+                               : 0;
+    return elements + expert_elements(model) + beside;
   }
   if (!layer.has_ffn) {
     return elements;
@@ -129,7 +132,7 @@ std::int64_t sum_over_layers(const ModelSpec& model, Function elements_of) {
 }  // namespace
 
 bool has_ffn_modules(const ModelSpec& model) {
-  return model.has_dense_layers() || model.moe.shared_ffn > 0;
+  return model.has_dense_layers() || model.moe.shared_ffn > 0 || model.moe.beside_dense;
 }
 
 namespace {

@@ -46,6 +46,14 @@ Job with_shared_keys() {
   return job;
 }
 
+// Experts beside the dense FFN of every layer.
+Job with_experts() {
+  Job job = gemma4(128);
+  job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 256, .beside_dense = true};
+  for (LayerSpec& layer : job.model.layers) { layer.is_moe = true; }
+  return job;
+}
+
 // Of rows of a width: their input and their normed values in fp32, two numbers each, and the weight
 // in fp32; without a weight the input and both numbers.
 std::int64_t norm_bytes(std::int64_t rows, std::int64_t width) {
@@ -144,8 +152,26 @@ TEST_CASE("checkpoints keep inputs of layers and their embeddings, with reentran
   CHECK(trainer_bytes_at(job, plan, MomentKind::kLossBackward, "layer.residual") == kept);
 }
 
+// The router's norm keeps its input in fp32 and two numbers of every row, the channels' scale what
+// it scales, and the router's product what it reads. Weights of the two chosen are in fp32 before
+// they are scaled by expert and behind, and those scales are kept; Qwen3-MoE's are in bf16.
+TEST_CASE("experts beside a dense FFN are kept as Qwen3-MoE's, but for their router") {
+  Job qwen3 = small_trainer_job(1);
+  qwen3.model.family = "qwen3_moe";
+  qwen3.model.moe = with_experts().model.moe;
+  qwen3.model.moe.beside_dense = false;
+  for (LayerSpec& layer : qwen3.model.layers) { layer.is_moe = true; }
+  const std::int64_t router = value_norm_bytes(kTokens, kHidden) + 2 * 2 * kHidden * kTokens +
+                              (4 + 2 + 4 - 2) * 2 * kTokens;
+  CHECK(saved_bytes(with_experts(), "layer.ffn") ==
+        saved_bytes(gemma4(128), "layer.ffn") + saved_bytes(qwen3, "layer.ffn") + 2 * router);
+  // Three norms, of which experts read one's output.
+  CHECK(saved_bytes(with_experts(), "layer.norm") ==
+        saved_bytes(gemma4(128), "layer.norm") + 2 * 3 * norm_bytes(kTokens, kHidden));
+}
+
 TEST_CASE("all that a model of Gemma 4 has is counted") {
-  for (const Job& job : {gemma4(128), with_shared_keys()}) {
+  for (const Job& job : {gemma4(128), with_shared_keys(), with_experts()}) {
     CHECK(huggingface::model_elements(job.model) == count_parameters(job.model));
     CHECK(trainer_bytes_at(job, MomentKind::kForward, "parameters") ==
           2 * count_parameters(job.model));

@@ -53,6 +53,10 @@ void CausalLm::build_experts(Layer& layer) {
   if (sizes_.ep > 1) {
     holder_.begin_group({ModuleGroup::Kind::kLayer, layer_});
   }
+  if (moe.beside_dense) {
+    load(experts.input_scale, {"scale", ""}, {sizes_.hidden, 1}, weights_);
+    load_rows(experts.expert_scale, {"per_expert_scale", ""}, 1);
+  }
   load_rows(experts.router, {router, ".weight"}, sizes_.hidden);
   if (moe.biased_experts) {
     load_rows(experts.gate_up_bias, {"experts.", "gate_up_proj_bias"}, wide);

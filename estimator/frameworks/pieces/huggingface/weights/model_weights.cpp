@@ -250,7 +250,9 @@ void CausalLm::build_layer(Layer& layer, std::size_t place) {
   module_ = "mlp.";
   if (spec.is_moe) {
     build_experts(layer);
-  } else if (spec.has_ffn) {
+    module_ = "mlp.";
+  }
+  if (spec.has_ffn && (!spec.is_moe || job_.model.moe.beside_dense)) {
     build_ffn(layer.ffn, job_.model.ffn_of(spec) / sizes_.tp, job_.model.ffn_bias);
   }
   module_ = "";
@@ -275,30 +277,15 @@ void CausalLm::build_norms(Layer& layer) {
     build_norm(layer.attention_norm, names.attention, sizes_.hidden);
     build_norm(layer.ffn_norm, names.ffn, sizes_.hidden);
   }
+  if (job_.model.moe.beside_dense && layer.experts.down.data.is_defined()) {
+    build_norm(layer.beside_experts, "post_feedforward_layernorm_1", sizes_.hidden);
+    build_norm(layer.experts_input, "pre_feedforward_layernorm_2", sizes_.hidden);
+    build_norm(layer.after_experts, "post_feedforward_layernorm_2", sizes_.hidden);
+  }
   if (job_.model.norms_after || job_.model.norms_per_layer > 2) {
     build_norm(layer.after_attention, names.after_attention, sizes_.hidden);
     build_norm(layer.after_ffn, names.after_ffn, sizes_.hidden);
   }
-}
-
-// Adapters on all linear layers alone stand on these.
-void CausalLm::build_per_layer_table() {
-  const PerLayerEmbeddingSpec& spec = job_.model.per_layer_embedding;
-  const std::int64_t width = job_.model.num_layers() * spec.width;
-  load(per_layer_.table, {"embed_tokens_per_layer", ".weight"}, {spec.vocab, width}, ends_);
-  build_linear(per_layer_.projection, LinearLayer::kLatent, "per_layer_model_projection",
-               {sizes_.hidden, width}, false);
-  build_norm(per_layer_.norm, "per_layer_projection_norm", spec.width);
-}
-
-void CausalLm::build_per_layer_input(Layer& layer) {
-  const std::int64_t width = job_.model.per_layer_embedding.width;
-  PerLayerInput& input = layer.per_layer;
-  build_linear(input.gate, LinearLayer::kLatent, "per_layer_input_gate", {sizes_.hidden, width},
-               false);
-  build_linear(input.projection, LinearLayer::kLatent, "per_layer_projection",
-               {width, sizes_.hidden}, false);
-  build_norm(input.norm, "post_per_layer_input_norm", sizes_.hidden);
 }
 
 // The embedding or the head; peft's ModulesToSaveWrapper trains a copy beside it.

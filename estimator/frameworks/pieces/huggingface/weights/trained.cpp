@@ -83,8 +83,9 @@ std::vector<eager::Parameter*> CausalLm::trained() {
     take(layer.sinks);
     for (eager::Parameter* each :
          {&experts.gate_up, &experts.gate_up_bias, &experts.down, &experts.down_bias,
-          &experts.router, &experts.router_bias, &experts.gate_up_a, &experts.gate_up_b,
-          &experts.down_a, &experts.down_b, &experts.router_a, &experts.router_b}) {
+          &experts.router, &experts.router_bias, &experts.input_scale, &experts.expert_scale,
+          &experts.gate_up_a, &experts.gate_up_b, &experts.down_a, &experts.down_b,
+          &experts.router_a, &experts.router_b}) {
       take(*each);
     }
     take_ffn(layer.shared_experts);
@@ -92,7 +93,8 @@ std::vector<eager::Parameter*> CausalLm::trained() {
       take_linear(*each);
     }
     for (Norm* each :
-         {&layer.attention_norm, &layer.ffn_norm, &layer.after_attention, &layer.after_ffn}) {
+         {&layer.attention_norm, &layer.ffn_norm, &layer.after_attention, &layer.after_ffn,
+          &layer.beside_experts, &layer.experts_input, &layer.after_experts}) {
       take_norm(*each);
     }
     take_linear(layer.per_layer.gate);
