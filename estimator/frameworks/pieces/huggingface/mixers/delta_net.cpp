@@ -17,6 +17,8 @@ using eager::Tensors;
 struct Projected {
   Tensor mixed;  // queries, keys and values
   Tensor gate, rate, decay;
+  Tensors parts;  // of which `mixed` is made: until it is convolved
+  Tensors rows;   // that names of the module's forward hold until it returns
 };
 
 // Qwen3NextGatedDeltaNet.fix_query_key_value_ordering: parts of rows by key head, which are copied
@@ -27,21 +29,22 @@ Projected joint_projections(Graph& graph, DeltaNet& net, const Tensor& input,
   const std::int64_t key = sizes.tokens * widths.key_width();
   const std::int64_t value = sizes.tokens * widths.value_width();
   const std::int64_t scalars = sizes.tokens * widths.value_heads;
-  const Tensor rows = project(graph, net.joint, input);
-  const Tensor scalar_rows = project(graph, net.joint_scalars, input);
-  const Tensors parts = eager::split_into(graph, rows, {key, key, value, value});
-  const Tensors scalar_parts = eager::split_into(graph, scalar_rows, {scalars, scalars});
+  Projected projected;
+  projected.rows.push_back(project(graph, net.joint, input));
+  projected.rows.push_back(project(graph, net.joint_scalars, input));
+  const Tensors parts = eager::split_into(graph, projected.rows[0], {key, key, value, value});
+  const Tensors scalar_parts = eager::split_into(graph, projected.rows[1], {scalars, scalars});
   const auto copied = [&](const Tensor& part) {
     return widths.key_heads > 1 ? eager::laid_out(graph, part) : part;
   };
   const Tensor values = copied(parts[2]);
-  Projected projected;
   projected.gate = copied(parts[3]);
   projected.rate = copied(scalar_parts[0]);
   projected.decay = copied(scalar_parts[1]);
   const Tensor queries = copied(parts[0]);
   const Tensor keys = copied(parts[1]);
-  projected.mixed = eager::cat(graph, Tensors{queries, keys, values});
+  projected.parts = {queries, keys, values};
+  projected.mixed = eager::cat(graph, projected.parts);
   return projected;
 }
 
@@ -95,6 +98,7 @@ Tensor delta_net(Graph& graph, DeltaNet& net, const Tensor& input, const DeltaSi
                                           {.sequence = sizes.sequence,
                                            .taps = widths.convolution,
                                            .by_kernel = sizes.packages.convolutions});
+  projected.parts.clear();
   const Tensors parts = eager::split_into(graph, projected.mixed, {key, key, value});
   const Tensor rate = eager::sigmoid(graph, projected.rate);
   const DeltaInputs inputs = {
