@@ -254,6 +254,7 @@ RunReading read_deepspeed_run(const RunSettings& settings, const ClusterSpec& cl
     read_expert_kernels(trainer, run, library);
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);
+    read_mixers(trainer, run, library);
     read_packed_experts(trainer, run, library);
     read_fake_quantization(trainer, run, library);
     read_offload(arguments, run, library);

@@ -143,6 +143,19 @@ void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Lib
                       "took peft's layers, which keep more");
 }
 
+void read_mixers(const TrainerFile& trainer, RunReading& run, const Library& library) {
+  if (trainer.defaults.project != TrainerProject::kAxolotl ||
+      run.job.model.family != "kimi_linear") {
+    return;
+  }
+  want(run, "mixer_kernels", "true", library);
+  want(run, "convolution_kernels", "true", library);
+  run.notes.push_back(trainer.file +
+                      ": axolotl's own class of Kimi Linear runs, whose recurrences and "
+                      "convolutions are fla's; took transformers' class with fla and "
+                      "causal_conv1d, whose experts are one tensor and stay floats");
+}
+
 // axolotl's plugin patches what its configuration says; of the third either name counts.
 struct LigerParts {
   bool layers = false;     // norms, rotary embedding and FFN, as far as the class has them

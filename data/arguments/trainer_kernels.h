@@ -15,6 +15,10 @@ bool uses_flash_attention(const RunArguments& arguments);
 
 // axolotl's kernels of adapters, of norms of heads and rotary embedding.
 void read_adapter_kernels(const TrainerFile& trainer, RunReading& run, const Library& library);
+
+// Of a class that cannot do without a package: axolotl 067b021 model_support/kimi_linear/
+// modeling_kimi.py, which imports fla.
+void read_mixers(const TrainerFile& trainer, RunReading& run, const Library& library);
 // Whether tensor cores round what products of fp32 read. Called behind take_profile.
 void read_products(const TrainerFile& trainer, RunReading& run, const Library& library);
 // The profile's liger_kernel.

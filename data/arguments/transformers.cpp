@@ -99,6 +99,14 @@ std::string prefetch_of(const RunArguments& arguments) {
   return "none";
 }
 
+// Groups of their own are described of these: not of magnitudes, copies of tables and experts.
+bool has_plain_adapters(const RunReading& run) {
+  const Adapters& adapters = run.job.adapters;
+  return adapters.rank > 0 && adapters.kind == AdapterKind::kLora && !adapters.decomposes_weights &&
+         !adapters.trains_table && !adapters.trains_head &&
+         adapters.expert_targets == ExpertTargets::kNone && run.plan.tp == 1;
+}
+
 void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& library) {
   const RunArguments& arguments = trainer.arguments;
   read_strategy(arguments, run);
@@ -126,6 +134,11 @@ void read_fsdp(const TrainerFile& trainer, RunReading& run, const Library& libra
   const std::string storage = "float_quant_storage";
   if (is_4bit && takes_word(run, storage, "true", library)) {
     want(run, storage, stores_floats(trainer) ? "true" : "false", library);
+  }
+  // axolotl 067b021 monkeypatch/accelerate/fsdp2.py _process_lora_module_for_fsdp.
+  if (trainer.defaults.project == TrainerProject::kAxolotl && run.job.profile.fsdp_version == 2 &&
+      has_plain_adapters(run)) {
+    want(run, "fsdp_adapters_alone", "true", library);
   }
   const std::string prefetch = prefetch_of(arguments);
   if (takes_word(run, "fsdp_prefetch", prefetch, library)) {
@@ -195,7 +208,9 @@ void read_types(const TrainerFile& trainer, bool is_sharded, RunReading& run,
 
 // LLaMA-Factory's is not reentrant under FSDP2 (model/model_utils/checkpointing.py), and what
 // accelerate wraps never is; up to 1.14 (whose groups of FSDP2 end otherwise) it wraps parts of
-// layers.
+// layers. axolotl wraps layers around them (067b021 monkeypatch/accelerate/fsdp2.py
+// fsdp2_prepare_model), which then keep their inputs alone and replay part by part: less by some
+// tensors of one layer than a layer that is replayed as a whole, which is taken.
 void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& run,
                       const Library& library) {
   const RunArguments& arguments = trainer.arguments;
@@ -209,7 +224,8 @@ void read_checkpoints(const TrainerFile& trainer, bool is_sharded, RunReading& r
   if (is_on(arguments, "fsdp_config.activation_checkpointing")) {
     is_reentrant = false;
     if (run.plan.zero > 0 && run.job.profile.fsdp_version == 2 &&
-        trainer.defaults.fsdp_ends != "tail_with_head") {
+        trainer.defaults.fsdp_ends != "tail_with_head" &&
+        trainer.defaults.project != TrainerProject::kAxolotl) {
       want(run, "checkpoints_layer_parts", "true", library);
     }
   }
@@ -315,6 +331,7 @@ RunReading read_transformers_run(const RunSettings& settings, const ClusterSpec&
     read_products(trainer, run, library);
     read_liger(trainer, run, library);
     read_adapter_kernels(trainer, run, library);
+    read_mixers(trainer, run, library);
     read_layout(trainer, run, library);
     read_update(trainer, run, library);
     if (trainer.defaults.project == TrainerProject::kFactoryV1) {

@@ -219,8 +219,9 @@ TEST_CASE("FSDP is stage 3, or 2 where weights stay gathered, of the version tha
                           {"fsdp_config.version", version}})
         .job.profile.checkpoints_layer_parts;
   };
-  CHECK(parts(TrainerProject::kAxolotl, "2"));
-  CHECK_FALSE(parts(TrainerProject::kAxolotl, "1"));
+  CHECK(parts(TrainerProject::kSwift, "2"));
+  CHECK_FALSE(parts(TrainerProject::kSwift, "1"));
+  CHECK_FALSE(parts(TrainerProject::kAxolotl, "2"));  // layers around them
   CHECK_FALSE(parts(TrainerProject::kTrl, "2"));
   const RunReading factory = read(TrainerProject::kFactory, {{"fsdp", "full_shard"}});
   CHECK(factory.job.profile.fsdp_upcast == FsdpUpcast::kAll);
@@ -341,6 +342,18 @@ TEST_CASE("Moonshot's Muon, and axolotl's kernels of adapters and experts, are b
   CHECK_FALSE(half.job.profile.autocast);
 }
 
+TEST_CASE("axolotl's class of Kimi Linear cannot do without fla") {
+  const auto of = [](TrainerProject project, const char* model) {
+    return read(project, {{"max_length", "64"}}, "1x8-h200", RunFormat::kTransformers, model);
+  };
+  const RunReading kimi = of(TrainerProject::kAxolotl, "kimi-linear-48b-a3b");
+  CHECK(kimi.job.profile.mixer_kernels);
+  CHECK(kimi.job.profile.convolution_kernels);
+  CHECK(notes(kimi, "axolotl's own class of Kimi Linear"));
+  CHECK_FALSE(of(TrainerProject::kTrl, "kimi-linear-48b-a3b").job.profile.mixer_kernels);
+  CHECK_FALSE(of(TrainerProject::kAxolotl, "qwen3-next-80b-a3b").job.profile.mixer_kernels);
+}
+
 TEST_CASE("what is not described is refused by name, whatever divides the model") {
   for (const auto& [name, value] : Words{{"stage", "dpo"},
                                          {"rl", "kto"},
@@ -430,8 +443,9 @@ TEST_CASE("accelerate's mesh divides layers, and sequences by its ring") {
 
 TEST_CASE("LLaMA-Factory's fp8 is bf16 under transformers 5, but by Transformer Engine") {
   const auto of = [](const char* backend) {
-    return read(TrainerProject::kFactory,
-                {{"cutoff_len", "64"}, {"bf16", "true"}, {"fp8", "true"}, {"fp8_backend", backend}});
+    return read(
+        TrainerProject::kFactory,
+        {{"cutoff_len", "64"}, {"bf16", "true"}, {"fp8", "true"}, {"fp8_backend", backend}});
   };
   CHECK(of("torchao").unsupported == "");
   CHECK(notes(of("torchao"), "fp8: found true, took products in the type that bf16"));
