@@ -167,6 +167,10 @@ void read_environment(const RunSettings& settings, const Library& library, RunRe
     if (setting.name == "CUDA_LAUNCH_BLOCKING") {
       read_launch_blocking(setting, run, library);
     }
+    if (setting.name == "ASCEND_RT_VISIBLE_DEVICES") {
+      run.notes.push_back(setting.place + "found Ascend's NPUs, took " + run.job.cluster.gpu.id +
+                          " in their place, with its kernels");
+    }
     if (setting.name == "OMP_NUM_THREADS") {  // others' steps do not know it
       try_option(run.job.profile, "host_threads", setting.values.front(), library);
     }

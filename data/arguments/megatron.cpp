@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "data/arguments/environment.h"
+#include "data/arguments/megatron_hybrid.h"
 #include "data/arguments/megatron_model.h"
 #include "data/arguments/megatron_plan.h"
 #include "data/arguments/megatron_tower.h"
@@ -67,17 +68,19 @@ std::vector<WantedOption> wanted_options(const RunArguments& arguments) {
   if (arguments.has("--swiglu")) {
     wanted.push_back({"swiglu", arguments.has("--no-bias-swiglu-fusion") ? "unfused" : "fused"});
   }
-  if (arguments.has("--init-model-with-meta-device") && arguments.has("--use-megatron-fsdp")) {
-    wanted.push_back({"init_model_with_meta_device", "true"});
+  const bool is_fsdp = arguments.has("--use-megatron-fsdp");
+  for (const auto& [argument, option] :
+       {std::pair{"--init-model-with-meta-device", "init_model_with_meta_device"},
+        std::pair{"--log-params-norm", "log_params_norm"},
+        std::pair{"--fsdp-double-buffer", "fsdp_double_buffer"}}) {
+    if (is_fsdp && arguments.has(argument)) {
+      wanted.push_back({option, "true"});
+    }
   }
-  if (arguments.has("--log-params-norm") && arguments.has("--use-megatron-fsdp")) {
-    wanted.push_back({"log_params_norm", "true"});
+  if (arguments.has("--use-nccl-ub")) {
+    wanted.push_back({"nccl_ub", "true"});
   }
-  if (arguments.has("--fsdp-double-buffer") && arguments.has("--use-megatron-fsdp")) {
-    wanted.push_back({"fsdp_double_buffer", "true"});
-  }
-  if (arguments.has("--suggested-communication-unit-size") &&
-      arguments.has("--use-megatron-fsdp")) {
+  if (is_fsdp && arguments.has("--suggested-communication-unit-size")) {
     wanted.push_back({"suggested_communication_unit_size",
                       std::to_string(arguments.integer_or("--suggested-communication-unit-size", 0,
                                                           1, kMaxElements))});
@@ -306,15 +309,9 @@ void check_positions(const RunArguments& arguments, std::int64_t sequence_length
   }
 }
 
-void read_training(const RunArguments& arguments, RunReading& run) {
+void read_training(const RunArguments& arguments, bool names_model, RunReading& run) {
   Job& job = run.job;
-  const std::optional<std::int64_t> sequence = arguments.integer("--seq-length", 1, kMaxSize);
-  const std::optional<std::int64_t> encoder =
-      arguments.integer("--encoder-seq-length", 1, kMaxSize);
-  if (!sequence && !encoder) {
-    throw arguments.error("--seq-length", "found nothing, expected an integer");
-  }
-  job.sequence_length = sequence ? *sequence : *encoder;
+  job.sequence_length = read_megatron_length(arguments, names_model, run);
   check_positions(arguments, job.sequence_length);
   if (!arguments.has("--micro-batch-size")) {
     throw arguments.error("--micro-batch-size", "found nothing, expected an integer");
@@ -357,9 +354,10 @@ RunReading read_megatron_run(const RunSettings& settings, const ClusterSpec& clu
   run.job.model = model_of_run(arguments, settings, library, run.notes);
   read_megatron_adapters(arguments, run);
   read_megatron_plan(arguments, run);
-  read_training(arguments, run);
+  read_training(arguments, !settings.model.empty(), run);
   if (take_profile(run, library)) {
     const Options options = profile_options(library, run.framework);
+    read_megatron_mixers(arguments, run, library);
     read_megatron_tower(arguments, run);
     for (const WantedOption& option : wanted_options(arguments)) { want(run, option, options); }
     read_exchange(arguments, run, options);

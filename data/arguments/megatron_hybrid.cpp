@@ -60,7 +60,7 @@ bool names_hybrid(const RunArguments& arguments) {
 }
 
 std::string checked(const RunArguments& arguments, const char* name, const std::string& pattern) {
-  if (pattern.empty() || pattern.find_first_not_of("M*-E|/") != std::string::npos) {
+  if (pattern.empty() || pattern.find_first_not_of("M*-E|/GD+") != std::string::npos) {
     throw arguments.error(name, "found \"" + shown(pattern, Encoding::kUnchecked) +
                                     "\", expected letters M, *, - and E");
   }
@@ -102,7 +102,14 @@ std::string why_hybrid_refused(const RunArguments& arguments) {
   }
   if (pattern->find_first_of("|/") != std::string::npos) {
     return "unsupported: " + std::string(kPattern) + " " + *pattern +
-           ": stages by | and prediction modules by / are not described; M, *, - and E are";
+           ": stages by | and prediction modules by / are of later releases than core_v0.16.1, and "
+           "not described; M, *, - and E are";
+  }
+  // d98e8a6 core/models/hybrid/hybrid_layer_allocation.py, Symbols.
+  if (pattern->find_first_of("GD+") != std::string::npos) {
+    return "unsupported: " + std::string(kPattern) + " " + *pattern +
+           ": layers G, D and + (gated delta nets, sparse and latent attention) are of later "
+           "releases than core_v0.16.1, and not described; M, *, - and E are";
   }
   if (arguments.has("--disable-mamba-mem-eff-path")) {
     return "unsupported: --disable-mamba-mem-eff-path: a scan that saves more, which is not "
@@ -142,6 +149,35 @@ void read_hybrid(const RunArguments& arguments, const std::string& pattern, Mode
   mamba.groups = arguments.integer_or("--mamba-num-groups", 8, 1, kMaxCount);
   mamba.convolution = 4;
   mamba.chunk = 128;
+}
+
+bool splits_mixer_input(const RunArguments& arguments, const ModelSpec& model) {
+  const bool has_delta_nets = std::ranges::any_of(
+      model.layers, [](const LayerSpec& layer) { return layer.mixer == MixerKind::kGatedDelta; });
+  return has_delta_nets &&
+         in_lower_case(arguments.text_or("--linear-decoupled-in-proj", "false")) == "true";
+}
+
+void read_megatron_mixers(const RunArguments& arguments, RunReading& run, const Library& library) {
+  if (splits_mixer_input(arguments, run.job.model)) {
+    want(run, "decoupled_in_proj", "true", library);
+  }
+  if (run.job.model.family.starts_with("gemma4")) {
+    refuse(run,
+           "model " + run.job.model.name +
+               ": mcore-bridge's own layers for Gemma 4 (model/mm_gpts/gemma4.py), whose heads "
+               "differ by layer; models of Megatron-core's layers are described");
+  }
+}
+
+void note_later_pattern(const RunArguments& arguments, std::vector<std::string>& notes) {
+  if (arguments.has(kPattern)) {
+    notes.emplace_back(arguments
+                           .error(kPattern,
+                                  "found a name of later releases than core_v0.16.1, took layers "
+                                  "and plans to be those of core_v0.16.1")
+                           .what());
+  }
 }
 
 }  // namespace shardplan

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "data/arguments/arguments.h"
-#include "estimator/plan/model_spec.h"
+#include "data/arguments/run_settings.h"
+#include "data/read/library.h"
 
 namespace shardplan {
 
@@ -21,5 +22,16 @@ std::string why_hybrid_refused(const RunArguments& arguments);
 // The layers and Mamba-2's sizes, of a model that has all others. Turns positions or not as
 // --position-embedding-type says.
 void read_hybrid(const RunArguments& arguments, const std::string& pattern, ModelSpec& model);
+
+// Says of a pattern by its later name which release's layers are counted.
+void note_later_pattern(const RunArguments& arguments, std::vector<std::string>& notes);
+
+// Megatron-SWIFT's --linear-decoupled-in-proj: two products in front of the model's gated delta
+// nets.
+bool splits_mixer_input(const RunArguments& arguments, const ModelSpec& model);
+
+// What the run says of its mixers' products; refuses models of other layers. Called behind
+// take_profile.
+void read_megatron_mixers(const RunArguments& arguments, RunReading& run, const Library& library);
 
 }  // namespace shardplan

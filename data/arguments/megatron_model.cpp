@@ -343,11 +343,35 @@ ModelSpec megatron_model(const RunArguments& arguments, std::vector<std::string>
   read_indexer(arguments, model);
   if (pattern) {
     read_hybrid(arguments, *pattern, model);
+    note_later_pattern(arguments, notes);
   }
   model.vocab = vocabulary(arguments, notes);
   model.tied_embeddings = !arguments.has("--untie-embeddings-and-output-weights");
   model.num_mtp_layers = arguments.integer_or("--mtp-num-layers", 0, 0, kMaxMtpLayers);
   return model;
+}
+
+// ms-swift 3602360 swift/arguments/base_args/base_args.py, megatron/arguments/
+// megatron_base_args.py.
+std::int64_t read_megatron_length(const RunArguments& arguments, bool names_model,
+                                  RunReading& run) {
+  for (const char* const name : {"--seq-length", "--encoder-seq-length"}) {
+    if (const std::optional<std::int64_t> length = arguments.integer(name, 1, kMaxSize)) {
+      return *length;
+    }
+  }
+  const std::int64_t positions = run.job.model.max_sequence_length;
+  if (!names_model || positions == 0) {
+    throw arguments.error("--seq-length", "found nothing, expected an integer");
+  }
+  run.notes.emplace_back(
+      arguments
+          .error("--max-length", "found nothing, took " + std::to_string(positions) +
+                                     ", the positions of " + run.job.model.name +
+                                     ", which bound a sample; --sequence-length N of the "
+                                     "longest says otherwise")
+          .what());
+  return positions;
 }
 
 }  // namespace shardplan

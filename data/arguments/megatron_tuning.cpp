@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/arguments/megatron_hybrid.h"
 #include "data/read/case_tuning.h"
 #include "data/read/json_message.h"
 
@@ -19,12 +20,14 @@ struct MegatronModule {
   std::string_view name;
   std::array<LinearLayer, 3> places{};
 };
-constexpr std::array<MegatronModule, 6> kModules = {{
+constexpr std::array<MegatronModule, 7> kModules = {{
     {"linear_qkv", {LinearLayer::kQuery, LinearLayer::kKey, LinearLayer::kValue}},
     {"linear_proj", {LinearLayer::kOutput, LinearLayer::kOutput, LinearLayer::kOutput}},
     {"linear_fc1", {LinearLayer::kGate, LinearLayer::kUp, LinearLayer::kUp}},
     {"linear_fc2", {LinearLayer::kDown, LinearLayer::kDown, LinearLayer::kDown}},
     {"in_proj", {LinearLayer::kMixerInput, LinearLayer::kMixerInput, LinearLayer::kMixerInput}},
+    {"in_proj_qkvz",
+     {LinearLayer::kMixerInput, LinearLayer::kMixerInput, LinearLayer::kMixerInput}},
     {"out_proj", {LinearLayer::kMixerOutput, LinearLayer::kMixerOutput, LinearLayer::kMixerOutput}},
 }};
 
@@ -43,6 +46,8 @@ void read_targets(const RunArguments& arguments, RunReading& run) {
       refuse(run, std::string(setting) +
                       " linear_qkv: latent attention has none; all-linear, linear_proj, linear_fc1 "
                       "and linear_fc2 are described");
+    } else if (name == "in_proj_ba") {
+      continue;  // beside in_proj_qkvz, see below
     } else if (found != kModules.end()) {
       for (const LinearLayer place : found->places) {
         run.job.adapters.targets.at(static_cast<std::size_t>(place)) = true;
@@ -55,16 +60,21 @@ void read_targets(const RunArguments& arguments, RunReading& run) {
   }
 }
 
-// mcore-bridge 1.6.5 model/modules/gated_delta_net.py: in_proj_qkvz and in_proj_ba in place of
-// in_proj, with adapters of their own.
-void refuse_split_input(const RunArguments& arguments, RunReading& run) {
-  const bool has_delta_nets = std::ranges::any_of(run.job.model.layers, [](const LayerSpec& layer) {
-    return layer.mixer == MixerKind::kGatedDelta;
-  });
-  const char* const setting = "--linear-decoupled-in-proj";
-  if (has_delta_nets && arguments.text_or(setting, "false") == "true" &&
-      run.job.adapters.is_on(LinearLayer::kMixerInput)) {
-    refuse(run, std::string(setting) + " true: adapters on in_proj as one are described");
+// mcore-bridge 1.6.5 model/modules/gated_delta_net.py: in_proj, or in_proj_qkvz and in_proj_ba in
+// its place, with adapters of their own.
+void check_inputs_of_mixers(const RunArguments& arguments, RunReading& run) {
+  const char* const setting = "--target-modules";
+  const std::vector<std::string> names = arguments.texts(setting);
+  const auto has = [&](const char* name) { return std::ranges::find(names, name) != names.end(); };
+  const bool is_two = splits_mixer_input(arguments, run.job.model);
+  const bool names_parts = has("in_proj_qkvz") || has("in_proj_ba");
+  if (is_two && has("in_proj")) {
+    refuse(run, std::string(setting) +
+                    " in_proj with --linear-decoupled-in-proj true: there are in_proj_qkvz and "
+                    "in_proj_ba, with adapters on both or on neither");
+  } else if (names_parts && (!is_two || has("in_proj_qkvz") != has("in_proj_ba"))) {
+    refuse(run, std::string(setting) + (has("in_proj_ba") ? " in_proj_ba" : " in_proj_qkvz") +
+                    ": both are described, with --linear-decoupled-in-proj true");
   }
 }
 
@@ -114,7 +124,7 @@ void read_megatron_adapters(const RunArguments& arguments, RunReading& run) {
   adapters.dropout = arguments.number_or("--lora-dropout", kDropout, 0, 1);
   adapters.dtype = DType::kBf16;
   read_targets(arguments, run);
-  refuse_split_input(arguments, run);
+  check_inputs_of_mixers(arguments, run);
   read_trained_modules(arguments, run);
 }
 

@@ -120,6 +120,9 @@ Job RandomJobs::job(const FrameworkProfile& profile) {
     job.profile.overlap_grad_reduce = chance(0.5);
     job.profile.deallocate_pipeline_outputs = !chance(0.2);
     job.profile.fused_optimizer = !chance(0.2);
+    if (!job.profile.fused_optimizer) {  // no Transformer Engine, nor its loss
+      job.profile.cross_entropy = CrossEntropyKind::kUnfused;
+    }
     job.profile.moe_imbalance_factor = chance(0.2) ? 1.5 : 1;
     job.profile.moe_capacity_factor = chance(0.2) ? 1.25 : 0;
   }

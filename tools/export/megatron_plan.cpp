@@ -103,6 +103,7 @@ void add_sharding(ArgumentList& arguments, const ExportRequest& request) {
                     profile.suggested_communication_unit_size);
     }
   }
+  arguments.add_switch_if(profile.nccl_ub, "--use-nccl-ub");
   if (plan.dp_replicate > 1) {
     arguments.add("--num-distributed-optimizer-instances", plan.dp_replicate);
   }

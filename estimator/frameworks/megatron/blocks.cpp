@@ -86,7 +86,7 @@ SeenByBlock seen_by_block(const Job& job, const Plan& plan, BlockKind kind) {
       seen_by_layer(job, plan, kind, separate_norms(job, is_mixture(job, kind)), is_local);
   seen.gradients = fuses_weight_gradients(job, plan) ? 0 : 1;
   // A layer that gathers its input keeps it in a checkpoint alone.
-  if (trains_adapters(job) && plan.recompute.granularity == RecomputeGranularity::kFull &&
+  if (plan.recompute.granularity == RecomputeGranularity::kFull &&
       gathers_in_front(job, plan, layer_of(job, kind))) {
     seen.recompute.granularity = RecomputeGranularity::kFull;
   }

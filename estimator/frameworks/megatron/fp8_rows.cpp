@@ -9,12 +9,15 @@ namespace {
 
 std::int64_t scale_bytes(const Job& job, const Plan& plan, const StageLayout& stage) {
   std::int64_t bytes = 0;
-  for (const BlockKind kind : {BlockKind::kDenseLayer, BlockKind::kMoeLayer, BlockKind::kMtp}) {
-    std::int64_t of_block = 0;
-    for (const WeightShape& weight : weight_shapes(job, plan, kind)) {
-      of_block += fp8_scale_bytes(job, weight);
+  using enum BlockKind;
+  for (const BlockKind kind : {kDenseLayer, kMoeLayer, kOtherLayer, kFurtherLayer, kMtp}) {
+    const std::int64_t count = count_blocks(stage, kind);
+    if (count == 0) {
+      continue;
     }
-    bytes += count_blocks(stage, kind) * of_block;
+    for (const WeightShape& weight : weight_shapes(job, plan, kind)) {
+      bytes += count * fp8_scale_bytes(job, weight);
+    }
   }
   return bytes;
 }

@@ -244,7 +244,7 @@ LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held) {
   }
   const std::int64_t in_elements = div_ceil(capacity_of(job, 2 * unit) / 2, unit);
   const std::int64_t ahead =
-      job.profile.fsdp_double_buffer ? std::min<std::int64_t>(1, in_elements) : in_elements;
+      has_double_buffers(job) ? std::min<std::int64_t>(1, in_elements) : in_elements;
   const double first = number(unit) / number(held);
   const double all = std::min(1.0, first * number(layers) / number(plan.pp));
   return {.layers = all,
@@ -254,7 +254,7 @@ LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held) {
 
 FsdpBucket double_buffers(const Job& job, const Plan& plan, const StageLayout& stage) {
   FsdpBucket most;
-  if (!job.profile.fsdp_double_buffer || !is_megatron_fsdp(job, plan) || plan.zero < 3) {
+  if (!has_double_buffers(job) || !is_megatron_fsdp(job, plan) || plan.zero < 3) {
     return most;
   }
   const HeadBucket head = head_bucket(job, plan);

@@ -32,6 +32,12 @@ LayerShares fsdp_shares(const Job& job, const Plan& plan, std::int64_t held);
 // Of a chunk under ZeRO-3: what is gathered behind the optimizer's step for the next one.
 std::int64_t fsdp_bytes_between_steps(const Job& job, const Plan& plan, const ChunkLayout& layout);
 
+// --fsdp-double-buffer, which registered buffers ask for (core/distributed/fsdp/src/megatron_fsdp/
+// param_and_grad_buffer.py, ParamAndGradBuffer.__init__).
+inline bool has_double_buffers(const Job& job) {
+  return job.profile.fsdp_double_buffer || job.profile.nccl_ub;
+}
+
 // Both buffers of a layer's parameters, and of its gradients, of a stage with fsdp_double_buffer:
 // chunks share them by name (FixedPoolAllocator, _get_gbuf_name). 0 bytes without.
 FsdpBucket double_buffers(const Job& job, const Plan& plan, const StageLayout& stage);

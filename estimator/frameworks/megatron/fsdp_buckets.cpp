@@ -323,7 +323,7 @@ PlacedChunk place_chunk(const Job& job, const Plan& plan, const ChunkLayout& lay
   if (has_head && !head.is_held) {
     chunk.add(maker.make_end(head.elements), {chunk.units.size() - 1, chunk.units.size() - 1});
   }
-  if (job.profile.fsdp_double_buffer && plan.zero >= 3) {
+  if (has_double_buffers(job) && plan.zero >= 3) {
     put_into_pool(chunk);
   }
   return chunk;

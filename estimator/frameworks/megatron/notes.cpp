@@ -23,7 +23,7 @@ std::string fsdp_assumption(const Job& job, const Plan& plan) {
     text += plan.zero == 2 ? "; without overlap_grad_reduce all gradients are one bucket"
                            : "; without overlap_grad_reduce embedding and head are one bucket";
   }
-  if (job.profile.fsdp_double_buffer && plan.zero == 3) {
+  if (has_double_buffers(job) && plan.zero == 3) {
     text += "; its double buffers were read of its source, not measured";
   }
   if (job.profile.gradient_accumulation_fusion && !fuses_weight_gradients(job, plan)) {
@@ -83,6 +83,17 @@ constexpr std::string_view kAdapterAssumption =
     "mcore-bridge and Transformer Engine 2.9 and are not measured; what the host needs to launch "
     "adapters is not counted in step times";
 
+// core_v0.16.1 core/nccl_allocator.py, nccl_alloc_plug. What ncclMemAlloc of NCCL 2.28.9 takes of
+// an H200, alone on its host, was measured: as much as is asked for in steps of 2 MiB.
+constexpr std::string_view kRegisteredAssumption =
+    "nccl_ub: segments of buffers that NCCL registers are replayed with the others; ncclMemAlloc "
+    "was measured to take no more for one GPU, and what registering them over several takes is not "
+    "counted";
+
+constexpr std::string_view kDecoupledAssumption =
+    "decoupled_in_proj: the weight of the second norm, hidden numbers a layer, is not counted, and "
+    "the smaller product's as its precision is";
+
 // No run of a hybrid was measured.
 constexpr std::string_view kHybridAssumption =
     "layers of Mamba-2: rows, kernels and launches follow the sources of Megatron-LM and mamba_ssm "
@@ -101,6 +112,12 @@ void add_assumptions(const Job& job, const Plan& plan, const PlanPieces& pieces,
   }
   if (has_shared_streams(job)) {
     assumptions.push_back({.text = std::string(kSharedStreamAssumption)});
+  }
+  if (job.profile.nccl_ub) {
+    assumptions.push_back({.text = std::string(kRegisteredAssumption)});
+  }
+  if (job.profile.decoupled_in_proj) {
+    assumptions.push_back({.text = std::string(kDecoupledAssumption)});
   }
   if (is_hybrid(job)) {
     assumptions.push_back({.text = std::string(kHybridAssumption)});

@@ -8,6 +8,7 @@
 
 #include "estimator/frameworks/megatron/adapters/adapters.h"
 #include "estimator/frameworks/megatron/attention_backend.h"
+#include "estimator/frameworks/megatron/fp8_rules.h"
 #include "estimator/frameworks/megatron/mixers/hybrid.h"
 #include "estimator/ledger/layer_blocks.h"
 #include "estimator/plan/parameters.h"
@@ -151,17 +152,52 @@ inline constexpr ValidityRule kDeltaHeadsByTp = {
                      : not_divisible("delta.value_heads", delta.value_heads, "tp", plan.tp);
         }};
 
-// Rows of what mixes tokens are those of bf16 and fp16 layers whose norms stand in their products.
-inline constexpr ValidityRule kMixersInBf16 = {
-    .name = "unsupported: precision",
-    .reads = {PlanField::kPrecision},
+// Linear layers of delta nets and Mamba-2 (pytorch/utils.py, assert_dim_for_fp8_exec;
+// core/ssm/gated_delta_net.py and mamba_mixer.py, __init__). The smaller of two products in front
+// is in fp8 where weights are not (mcore-bridge 1.6.5 model/modules/gated_delta_net.py).
+inline bool has_odd_fp8_widths(const Job& job, const Plan& plan) {
+  const ModelSpec& model = job.model;
+  const DeltaSpec& delta = model.delta;
+  const MambaSpec& mamba = model.mamba;
+  const std::int64_t multiple = fp8_width_multiple(job);
+  const auto is_odd = [&](std::int64_t width) { return width / plan.tp % multiple != 0; };
+  const std::int64_t mixed = 2 * (delta.key_width() + delta.value_width());
+  const std::int64_t steps = 2 * delta.value_heads;
+  const bool is_two = job.profile.decoupled_in_proj;
+  const bool odd_delta = is_odd(delta.value_width()) || is_odd(is_two ? mixed : mixed + steps) ||
+                         (is_two && !job.profile.fp8_param_gather && is_odd(steps));
+  const bool odd_mamba = is_odd(mamba.inner) ||
+                         is_odd(2 * (mamba.inner + mamba.groups * mamba.state) + mamba.num_heads);
+  return (has_delta_nets(job) && odd_delta) || (is_hybrid(job) && odd_mamba);
+}
+inline constexpr ValidityRule kMixerFp8Widths = {
+    .name = "fp8_mixer_widths_divisible",
+    .reads = {PlanField::kTp, PlanField::kPrecision},
     .broken =
         [](const Job& job, const Plan& plan) {
-          return plan.precision == Precision::kFp8 && has_newer_mixers(job);
+          return plan.precision == Precision::kFp8 && has_odd_fp8_widths(job, plan);
+        },
+    .explain =
+        [](const Job& job, const Plan& plan) {
+          return "precision fp8 with " + newer_mixers(job) + " over tp " + number_text(plan.tp) +
+                 ": products in front and behind are not divisible by " +
+                 number_text(fp8_width_multiple(job)) + "; valid: multiples of it, or bf16";
+        }};
+
+// Userbuffers know no second product, and layers of two microbatches are not described with it.
+inline constexpr ValidityRule kDecoupledProducts = {
+    .name = "unsupported: decoupled_in_proj",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.decoupled_in_proj && (job.profile.tp_overlap != TpOverlap::kExposed ||
+                                                   job.profile.overlap_moe_expert_parallel_comm);
         },
     .explain =
         [](const Job& job, const Plan&) {
-          return not_modelled(job, "precision", "fp8 with " + newer_mixers(job), "bf16, fp16");
+          return not_modelled(job, "decoupled_in_proj",
+                              "true with tp_overlap or overlap_moe_expert_parallel_comm",
+                              "tp_overlap exposed and overlap_moe_expert_parallel_comm false");
         }};
 
 // Buckets of Megatron-FSDP and Muon's matrices are counted of layers of equal mixers.

@@ -29,6 +29,40 @@ inline constexpr ValidityRule kOverlapParamGather = {
                  "; valid: zero 1 and overlap_grad_reduce true";
         }};
 
+// core/optimizer/__init__.py takes PyTorch's AdamW where neither Transformer Engine nor APEX is
+// installed; core/models/common/language_module/language_module.py, compute_language_model_loss:
+// a RuntimeError without Transformer Engine.
+inline constexpr ValidityRule kEngineLossNeedsEngine = {
+    .name = "te_cross_entropy_needs_transformer_engine",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const CrossEntropyKind loss = job.profile.cross_entropy;
+          return !job.profile.fused_optimizer && (loss == CrossEntropyKind::kTeFused ||
+                                                  loss == CrossEntropyKind::kTeFusedSeparateGrad);
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "cross_entropy " + std::string(name_of(job.profile.cross_entropy)) +
+                 " with fused_optimizer false, which is PyTorch's AdamW without Transformer "
+                 "Engine; valid: cross_entropy native_fused or unfused, or fused_optimizer true";
+        }};
+
+// core/distributed/distributed_data_parallel_config.py, __post_init__.
+inline constexpr ValidityRule kRegisteredSegments = {
+    .name = "nccl_ub_needs_plain_segments",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          return job.profile.nccl_ub && job.profile.allocator == AllocatorKind::kCachingExpandable;
+        },
+    .explain =
+        [](const Job&, const Plan&) {
+          return std::string(
+              "nccl_ub with expandable segments (PYTORCH_CUDA_ALLOC_CONF), with which Megatron-LM "
+              "does not start; valid: allocator caching, or nccl_ub false");
+        }};
+
 // --use-precision-aware-optimizer and optimizer offload need the distributed optimizer.
 inline constexpr ValidityRule kSmallOptimizerNeedsZero = {
     .name = "low_precision_or_offloaded_optimizer_needs_zero_1",

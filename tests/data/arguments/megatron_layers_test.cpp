@@ -208,6 +208,27 @@ TEST_CASE("what of a hybrid is wrong or not described is said by its name") {
         std::string::npos);
   const RunReading stages = reading_of(kHybrid, R"(, "--hybrid-layer-pattern": "M*|-M")");
   CHECK(stages.unsupported.find("stages by |") != std::string::npos);
+  const RunReading later = reading_of(kHybrid, R"(, "--hybrid-layer-pattern": "MG*-")");
+  CHECK(later.unsupported.find("layers G, D and +") != std::string::npos);
+  CHECK(later.unsupported.find("later releases than core_v0.16.1") != std::string::npos);
+}
+
+TEST_CASE("a pattern by its later name is taken for core_v0.16.1's, and a note says so") {
+  const auto notes = [](const std::string& more) { return reading_of(kHybrid, more).notes; };
+  const auto says = [](const std::vector<std::string>& all) {
+    return std::ranges::any_of(all, [](const std::string& each) {
+      return each.find("later releases than core_v0.16.1") != std::string::npos;
+    });
+  };
+  CHECK(says(notes(R"(, "--hybrid-layer-pattern": "M*-M")")));
+  CHECK(!says(notes(R"(, "--num-layers": 4, "--hybrid-override-pattern": "M*-M")")));
+}
+
+TEST_CASE("registered buffers are read, and double buffers with them") {
+  const RunReading plain = reading_of(kQwen3Next, R"(, "--use-nccl-ub": true)");
+  CHECK(plain.unsupported.empty());
+  CHECK(plain.job.profile.nccl_ub);
+  CHECK(!reading_of(kQwen3Next).job.profile.nccl_ub);
 }
 
 }  // namespace

@@ -165,6 +165,7 @@ TEST_CASE("an unfused optimizer step needs one more fp32 copy of the shard") {
   job.cluster = library.cluster("1x8-h200");
   job.profile = library.framework("megatron");
   job.profile.fused_optimizer = false;
+  job.profile.cross_entropy = CrossEntropyKind::kNativeFused;
   job.sequence_length = 256;
   job.global_batch = 64;
   Plan plan{.tp = 2, .zero = 0, .sequence_parallel = true};

@@ -99,11 +99,19 @@ void add_mixer(std::vector<AdapterShape>& adapters, const Job& job, const Plan& 
     case MixerKind::kAttention:
       return job.model.is_mla() ? add_latent_attention(adapters, job, plan)
                                 : add_attention(adapters, job, plan);
-    case MixerKind::kGatedDelta:
-      return add_in_and_out(
-          adapters, job,
-          div_ceil(2 * (delta.key_width() + delta.value_width() + delta.value_heads), plan.tp),
-          div_ceil(delta.value_width(), plan.tp));
+    case MixerKind::kGatedDelta: {
+      const std::int64_t mixed = 2 * (delta.key_width() + delta.value_width());
+      const std::int64_t steps = 2 * delta.value_heads;
+      const bool is_two = job.profile.decoupled_in_proj;
+      add_in_and_out(adapters, job, div_ceil(is_two ? mixed : mixed + steps, plan.tp),
+                     div_ceil(delta.value_width(), plan.tp));
+      if (is_two && adapts_mixer_input(job)) {
+        adapters.push_back({.place = AdapterPlace::kMixerSteps,
+                            .inputs = job.model.hidden,
+                            .outputs = div_ceil(steps, plan.tp)});
+      }
+      return;
+    }
     case MixerKind::kMamba2:
       return add_in_and_out(
           adapters, job,
@@ -145,8 +153,8 @@ std::int64_t sum_of(const std::vector<std::int64_t>& tensors) {
 }  // namespace
 
 bool gathers_in_front(const Job& job, const Plan& plan, const LayerSpec& layer) {
-  return trains_adapters(job) && plan.tp > 1 && plan.sequence_parallel &&
-         layer.mixer == MixerKind::kGatedDelta;
+  return (trains_adapters(job) || job.profile.decoupled_in_proj) && plan.tp > 1 &&
+         plan.sequence_parallel && layer.mixer == MixerKind::kGatedDelta;
 }
 
 std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, const LayerSpec& layer) {

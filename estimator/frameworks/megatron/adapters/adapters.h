@@ -61,6 +61,7 @@ enum class AdapterPlace {
   kSharedFc2,
   kMixerInput,
   kMixerOutput,
+  kMixerSteps,  // in_proj_ba of a gated delta net whose product in front is two
   kPrediction,
   kQueryDown,  // of latent attention; plain queries are kQueryUp
   kQueryUp,
@@ -87,7 +88,8 @@ std::vector<AdapterShape> adapters_of(const Job& job, const Plan& plan, const La
 
 // Megatron-SWIFT's gated delta net gathers the sequence before its linear layers, which then work
 // on all tokens without sequence parallelism (mcore-bridge 1.6.5
-// src/mcore_bridge/model/modules/gated_delta_net.py, GatedDeltaNet.forward).
+// src/mcore_bridge/model/modules/gated_delta_net.py, GatedDeltaNet.forward). Adapters and a product
+// in front that is two are its alone.
 bool gathers_in_front(const Job& job, const Plan& plan, const LayerSpec& layer);
 
 // Elements of the trained tensors of a chunk in the order of their construction.

@@ -84,7 +84,7 @@ BlockTime on_all_tokens(const BlockContext& context, const AdapterShape& shape) 
 
 // A delta net gathers the sequence for its layers, whose adapters sum over ranks.
 BlockTime of_mixer(const BlockContext& context, const LayerSpec& layer, const AdapterShape& shape) {
-  const bool is_column = shape.place == AdapterPlace::kMixerInput;
+  const bool is_column = shape.place != AdapterPlace::kMixerOutput;
   if (!gathers_in_front(context.job, context.plan, layer)) {
     return of_layer(context, shape, is_column);
   }
@@ -135,6 +135,7 @@ void add_adapters_beside_products(const BlockContext& context, const LayerSpec& 
         add(parts.shared, of_shared(context, shape));
         break;
       case AdapterPlace::kMixerInput:
+      case AdapterPlace::kMixerSteps:
       case AdapterPlace::kMixerOutput:
         begin_part(context, "projections");
         add(parts.projections, of_mixer(context, layer, shape));

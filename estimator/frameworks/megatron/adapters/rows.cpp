@@ -21,7 +21,7 @@ struct AdapterRows {
 };
 
 // By AdapterPlace.
-constexpr std::array<AdapterRows, 15> kRows = {{
+constexpr std::array<AdapterRows, 16> kRows = {{
     {.dropped_input = "adapter.qkv_dropped_input",
      .dropout_mask = "adapter.qkv_dropout_mask",
      .low_rank = "adapter.qkv_low_rank",
@@ -81,6 +81,11 @@ constexpr std::array<AdapterRows, 15> kRows = {{
      .forward = Step::kForwardProjection,
      .backward = Step::kBackwardProjection,
      .last_backward = Step::kBackwardProjection},
+    {.dropped_input = "adapter.mixer_steps_dropped_input",
+     .dropout_mask = "adapter.mixer_steps_dropout_mask",
+     .low_rank = "adapter.mixer_steps_low_rank",
+     .last_backward = Step::kBackwardNorm,
+     .is_behind_norm = true},
     {.dropped_input = "adapter.prediction_dropped_input",
      .dropout_mask = "adapter.prediction_dropout_mask",
      .low_rank = "adapter.prediction_low_rank",
@@ -132,6 +137,7 @@ bool is_column_parallel(AdapterPlace place) {
     case AdapterPlace::kFc1:
     case AdapterPlace::kSharedFc1:
     case AdapterPlace::kMixerInput:
+    case AdapterPlace::kMixerSteps:
     case AdapterPlace::kPrediction:
     case AdapterPlace::kQueryUp:
     case AdapterPlace::kKeyValueUp: return true;

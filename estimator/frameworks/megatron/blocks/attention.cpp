@@ -185,7 +185,8 @@ void add_output_gate(MegatronBlock& block) {
                    .last_forward_use = Step::kForwardProjection,
                    .dies = Step::kBackwardProjection},
                   "a*d*T/t: saved by the gate's product");
-  keep_where_saved(block, saves_input(block, adapts_projection(block.job)),
+  keep_where_saved(block,
+                   saves_input(block, adapts_projection(block.job)) && !block.saves_fp8_of_saved(),
                    "attention.gated_output", gate, dtype,
                    {.born = Step::kForwardProjection,
                     .last_forward_use = Step::kForwardProjection,
@@ -202,13 +203,15 @@ void add_projection(MegatronBlock& block) {
   RowList& rows = block.rows;
   const AttentionWidths widths = attention_widths(block);
   const std::int64_t input = block.linear_elements(s.tokens * widths.output);
-  if (block.saves_fp8_of_saved()) {
+  const bool is_fp8 = block.plan.precision == Precision::kFp8;
+  // Attention alone tells its projection to save what it was given.
+  if (is_fp8 && (block.saves_fp8_of_saved() || block.layer.mixer != MixerKind::kAttention)) {
     rows.keep("attention.projection_input_fp8", input, DType::kFp8,
               {.born = Step::kForwardProjection,
                .last_forward_use = Step::kForwardProjection,
                .dies = block.weight_step(Step::kBackwardProjection)},
               "a*d*T/t: the projection saves its own fp8 copy of the attention output");
-  } else if (block.plan.precision == Precision::kFp8) {
+  } else if (is_fp8) {
     rows.use("attention.projection_input_fp8", input, DType::kFp8, Step::kForwardProjection,
              Step::kForwardProjection, "a*d*T/t: cast for the product, saved in bf16");
     rows.use("attention.projection_input_fp8_again", input, DType::kFp8,

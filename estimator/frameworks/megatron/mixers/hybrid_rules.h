@@ -3,6 +3,7 @@
 // core/models/mamba/{mamba_model,mamba_layer_specs}.py.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -63,16 +64,27 @@ inline constexpr ValidityRule kHybridParts = {
               "projection biases, grouped-query attention, no prediction modules");
         }};
 
-// core/ssm/mamba_context_parallel.py, whose exchanges and copies are not described.
-inline constexpr ValidityRule kHybridCp = {
-    .name = "unsupported: cp",
-    .reads = {PlanField::kCp},
-    .broken = [](const Job& job, const Plan& plan) { return plan.cp > 1 && is_hybrid(job); },
+// core/ssm/mamba_context_parallel.py, __init__: heads are divided over the ranks of a group, and
+// groups of heads too, or copied to as many ranks each.
+inline constexpr ValidityRule kMambaByCp = {
+    .name = "mamba_heads_divisible_by_tp_cp",
+    .reads = {PlanField::kTp, PlanField::kCp},
+    .broken =
+        [](const Job& job, const Plan& plan) {
+          const MambaSpec& mamba = job.model.mamba;
+          const std::int64_t heads = mamba.num_heads / plan.tp;
+          const std::int64_t groups = std::max<std::int64_t>(1, mamba.groups / plan.tp);
+          const bool fit = groups < plan.cp ? plan.cp % groups == 0 : groups % plan.cp == 0;
+          return plan.cp > 1 && is_hybrid(job) && mamba.num_heads > 0 &&
+                 (heads % plan.cp != 0 || !fit);
+        },
     .explain =
         [](const Job& job, const Plan& plan) {
-          return not_modelled(
-              job, "cp",
-              number_text(plan.cp) + " with layers of one part (" + job.model.family + ")", "1");
+          const MambaSpec& mamba = job.model.mamba;
+          return "cp " + number_text(plan.cp) + " with mamba.num_heads " +
+                 number_text(mamba.num_heads) + " and mamba.groups " + number_text(mamba.groups) +
+                 " over tp " + number_text(plan.tp) +
+                 "; valid: a cp that divides both of a rank, or is a multiple of its groups";
         }};
 
 // core/pipeline_parallel/combined_1f1b.py takes GPT models; pieces beside userbuffers and deferred
@@ -116,7 +128,7 @@ inline constexpr ValidityRule kHybridVpp = {
     .explain =
         [](const Job& job, const Plan& plan) {
           return "vpp " + number_text(plan.vpp) + " with layers of one part (" + job.model.family +
-                 "); valid: vpp 1";
+                 "), which core_v0.16.1's MambaStack does not divide so; valid: vpp 1";
         }};
 
 // MambaMixer.__init__.

@@ -232,6 +232,17 @@ TEST_CASE("a frozen delta net keeps what its rule needs, adapters the inputs of 
   CHECK(kept_bytes(all) == kept_bytes(job) - kTokens * (4 * 2 * kRank - 4 * 8));
 }
 
+// in_proj_qkvz makes queries, keys, values and gates, in_proj_ba two numbers a value head; each has
+// an A and a norm of its own.
+TEST_CASE("adapters stand on both products in front of a delta net") {
+  Job job = delta_job("1x1-h100");
+  const std::int64_t one = state_bytes(job, {.zero = 1}, "parameters.dense");
+  const std::int64_t kept = kept_bytes(job);
+  job.profile.decoupled_in_proj = true;
+  CHECK(state_bytes(job, {.zero = 1}, "parameters.dense") - one == 2 * kRank * kHidden);
+  CHECK(kept_bytes(job) - kept == kTokens * (2 * kHidden + 4 + 2 * kRank));
+}
+
 // Megatron-SWIFT's delta net gathers the sequence first: the norm keeps all of it, with its roots
 // and its output, and adapters work on all tokens.
 TEST_CASE("beside sequence parallelism a delta net with adapters keeps the whole sequence") {

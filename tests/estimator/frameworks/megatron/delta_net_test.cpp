@@ -146,6 +146,54 @@ TEST_CASE("a delta net takes as long for a token of a long sequence as of a shor
   CHECK(seconds(65'536, 1) > 1.2 * seconds(32'768, 1));
 }
 
+// The norm's output and the gated one are a byte a number, of which only the products' own copies
+// are kept; the rest is as in bf16.
+TEST_CASE("in fp8 a delta net keeps the inputs of its products in one byte") {
+  const Job job = qwen3_next_job();
+  Plan plan = kEightRanks;
+  plan.precision = Precision::kFp8;
+  REQUIRE(!why_invalid(job, plan));
+  CHECK(row_bytes(job, "attention.norm_output", plan) == kTokens * 2048);
+  CHECK(row_bytes(job, "attention.projection_input_fp8", plan) == kTokens * kValues);
+  CHECK(row_bytes(job, "attention.projection_input_fp8") == 0);
+  const auto of_delta = [&](const Plan& each) {
+    const BlockSet blocks = block_set(job, each);
+    std::int64_t bytes = 0;
+    for (const BlockRow& row : block_of(blocks, BlockKind::kMoeLayer).rows) {
+      bytes += row.name.starts_with("delta.") ? row.bytes : 0;
+    }
+    return bytes;
+  };
+  CHECK(of_delta(plan) == of_delta(kEightRanks));
+}
+
+// Two products, with a norm and its roots each; both outputs beside what they make together.
+TEST_CASE("a second product in front keeps its own norm's output") {
+  const Job job = qwen3_next_job();
+  Job two = job;
+  two.profile.decoupled_in_proj = true;
+  CHECK(kept_bytes(two, BlockKind::kMoeLayer) - kept_bytes(job, BlockKind::kMoeLayer) ==
+        kTokens * (2 * 2048 + 4));
+  CHECK(kept_bytes(two, BlockKind::kOtherLayer) == kept_bytes(job, BlockKind::kOtherLayer));
+  CHECK(row_bytes(two, "delta.products") == row_bytes(job, "delta.packed"));
+  Plan plan = kEightRanks;
+  plan.precision = Precision::kFp8;
+  CHECK(row_bytes(two, "delta.second_norm_output", plan) == kTokens * 2048);
+  two.profile.fp8_param_gather = true;  // whose second product stays in bf16
+  CHECK(row_bytes(two, "delta.second_norm_output", plan) == 2 * kTokens * 2048);
+}
+
+// Megatron-SWIFT's class gathers the sequence in front of the norm, trained or not.
+TEST_CASE("beside sequence parallelism two products have the whole sequence in front") {
+  Job job = qwen3_next_job();
+  const Plan plan = {.tp = 2, .ep = 4, .sequence_parallel = true};
+  CHECK(row_bytes(job, "attention.gathered_input", plan) == 0);
+  job.profile.decoupled_in_proj = true;
+  CHECK(row_bytes(job, "attention.gathered_input", plan) == 2 * kTokens * 2048);
+  CHECK(row_bytes(job, "attention.norm_output", plan) == 2 * kTokens * 2048);
+  CHECK(row_bytes(job, "delta.second_norm_output", plan) == 2 * kTokens * 2048);
+}
+
 TEST_CASE("what Megatron-LM refuses of delta nets, and what is not counted of them") {
   check_refused(qwen3_next_job(),
                 {{"gated_delta_net_needs_cp_1",
@@ -162,9 +210,20 @@ TEST_CASE("what Megatron-LM refuses of delta nets, and what is not counted of th
                     plan.ep = 4;
                   },
                   {"key_heads 3", "tp 2"}},
-                 {"unsupported: precision",
-                  [](Job&, Plan& plan) { plan.precision = Precision::kFp8; },
-                  {"fp8 with gated delta nets (qwen3_next)", "bf16, fp16"}},
+                 {"fp8_mixer_widths_divisible",
+                  [](Job& spoiled, Plan& plan) {
+                    spoiled.model.delta.value_heads = 36;
+                    spoiled.model.delta.key_heads = 18;
+                    plan.precision = Precision::kFp8;
+                    spoiled.profile.decoupled_in_proj = true;
+                  },
+                  {"gated delta nets (qwen3_next)", "16"}},
+                 {"unsupported: decoupled_in_proj",
+                  [](Job& spoiled, Plan&) {
+                    spoiled.profile.decoupled_in_proj = true;
+                    spoiled.profile.overlap_moe_expert_parallel_comm = true;
+                  },
+                  {"decoupled_in_proj true", "exposed"}},
                  {"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 3; }, {"zero 3", "0, 1"}},
                  {"unsupported: attention_backend",
                   [](Job& spoiled, Plan&) { spoiled.profile.deterministic_attention = true; },

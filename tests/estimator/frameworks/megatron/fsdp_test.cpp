@@ -115,6 +115,17 @@ TEST_CASE("double buffers of a layer stay, and layers have no buckets of their o
   CHECK(at_peak(job, halves, "zero.parameter_buffers") == 0);
 }
 
+TEST_CASE("registered buffers are double buffers") {
+  Job job = job_of(kSmall);
+  const Plan plan = full_recompute();
+  job.profile.nccl_ub = true;
+  CHECK(at_peak(job, plan, "zero.parameter_buffers") == 2 * kSmallLayer * 2);
+  Job doubled = job_of(kSmall);
+  doubled.profile.fsdp_double_buffer = true;
+  CHECK(estimate_memory(job, plan).stages.front().allocated_bytes ==
+        estimate_memory(doubled, plan).stages.front().allocated_bytes);
+}
+
 // Six layers of 218 million would wait in 4 bytes an element, and four be there in 2: 32 bytes an
 // element of a layer, in place of 12, but for what another moment of the step is above.
 TEST_CASE("double buffers are smaller than what small layers queue") {

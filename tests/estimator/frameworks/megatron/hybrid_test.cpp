@@ -278,10 +278,83 @@ TEST_CASE("prices of adapters on delta nets equal their estimates, replayed and 
   check_prices(job, plans);
 }
 
+// Half of the tokens before the exchange, all of them with half of the heads and groups behind it.
+TEST_CASE("context parallelism halves what every part keeps while there are groups for its ranks") {
+  const Job job = hybrid_job("M*-", "1x2-h100");
+  const Plan plan = {.cp = 2, .cp_method = CpMethod::kAllGather};
+  REQUIRE(!why_invalid(job, plan));
+  for (const BlockKind kind : {kMamba, kFeedForward}) {
+    CHECK(2 * kept_bytes(job, kind, plan) == kept_bytes(hybrid_job("M*-"), kind));
+  }
+  // Of 512 tokens the product; parts of it that were exchanged, twice; the scan's output in the
+  // other order, and exchanged; backward all parts beside the gradient that they come from. Seen by
+  // PyTorch's memory profiler of mamba_context_parallel.py on the CPU: P0 + 3P numbers a token
+  // before the scan, 4I behind it, 2P + I backward.
+  CHECK(row_bytes(job, "mamba.product", plan) == 512 * 2 * kPacked);
+  CHECK(row_bytes(job, "mamba.exchanged_parts", plan) == 2 * 512 * 2 * kPacked);
+  CHECK(row_bytes(job, "mamba.exchanged_output", plan) == 2 * 512 * 2 * kInner);
+  CHECK(row_bytes(job, "mamba.exchanged_gradients", plan) == 512 * 2 * (kPacked + kInner));
+  CHECK(2 * row_bytes(job, "mamba.fp32_states", plan) ==
+        row_bytes(hybrid_job("M*-"), "mamba.fp32_states"));
+  CHECK(row_bytes(hybrid_job("M*-"), "mamba.product") == 0);
+}
+
+// One group, which both ranks scan: the matrices of 1024 tokens on either, where a rank without
+// context parallelism has them once.
+TEST_CASE("ranks that share a group have copies of its matrices") {
+  Job job = hybrid_job("M*-", "1x2-h100");
+  job.model.mamba.groups = 1;
+  const Plan plan = {.cp = 2, .cp_method = CpMethod::kAllGather};
+  REQUIRE(!why_invalid(job, plan));
+  const std::int64_t packed = row_bytes(job, "mamba.packed", plan);
+  CHECK(packed == 512 * 2 * (2 * kInner + 2 * 2 * 128 + kHeads));
+  CHECK(row_bytes(job, "mamba.product", plan) == 512 * 2 * (2 * kInner + 2 * 128 + kHeads));
+  CHECK(row_bytes(job, "mamba.pairs", plan) == 4 * 8 * 128 * 128);  // of 8 chunks
+}
+
+// What the products save is a byte a number, what the scan saves is not.
+TEST_CASE("in fp8 Mamba-2 keeps the inputs of its products in one byte") {
+  const Job job = hybrid_job("M*-");
+  const Plan plan = {.precision = Precision::kFp8};
+  REQUIRE(!why_invalid(job, plan));
+  constexpr std::int64_t kBytes =
+      2 * kHidden + kHidden + 4 + 2 * kPacked + 2 * 2 * kInner + kInner + 4 * kGroups;
+  CHECK(kept_bytes(job, kMamba, plan) == kTokens * kBytes);
+  Job scaled = job;  // no projection but attention's is told to save what it was given
+  scaled.profile.fp8_recipe = Fp8Recipe::kTensorwise;
+  CHECK(kept_bytes(scaled, kMamba, plan) == kTokens * kBytes);
+}
+
+TEST_CASE("prices of hybrids over context-parallel ranks and in fp8 equal their estimates") {
+  const Library library;
+  Job job = hybrid_job("M");
+  job.model = library.model("nemotron-h-56b").model;
+  job.cluster = library.cluster("1x8-h200");
+  job.sequence_length = 8192;
+  std::vector<Plan> plans;
+  for (const std::int64_t cp : {1, 2, 4}) {
+    for (const Precision precision : {Precision::kBf16, Precision::kFp8}) {
+      plans.push_back({.tp = 2,
+                       .cp = cp,
+                       .zero = 1,
+                       .sequence_parallel = true,
+                       .cp_method = CpMethod::kAllGather,
+                       .precision = precision});
+    }
+  }
+  check_prices(job, plans);
+}
+
 TEST_CASE("what MambaModel refuses, and what is not described of it") {
   check_refused(
       hybrid_job("MM*-MM*-", "1x8-h200"),
-      {{"unsupported: cp", [](Job&, Plan& plan) { plan.cp = 2; }, {"cp 2", "1"}},
+      {{"mamba_heads_divisible_by_tp_cp",
+        [](Job& spoiled, Plan& plan) {
+          spoiled.model.mamba.groups = 3;
+          spoiled.model.mamba.num_heads = 30;
+          plan.cp = 2;
+        },
+        {"cp 2", "groups 3"}},
        {"hybrids_need_vpp_1",
         [](Job&, Plan& plan) {
           plan.pp = 2;
@@ -299,9 +372,12 @@ TEST_CASE("what MambaModel refuses, and what is not described of it") {
           plan.sequence_parallel = true;
         },
         {"groups 1", "tp 2"}},
-       {"unsupported: precision",
-        [](Job&, Plan& plan) { plan.precision = Precision::kFp8; },
-        {"fp8 with layers of one part (mamba)", "bf16, fp16"}},
+       {"fp8_mixer_widths_divisible",
+        [](Job& spoiled, Plan& plan) {
+          spoiled.model.mamba.num_heads = 31;
+          plan.precision = Precision::kFp8;
+        },
+        {"layers of one part (mamba)", "16"}},
        {"unsupported: zero", [](Job&, Plan& plan) { plan.zero = 3; }, {"zero 3", "0, 1"}},
        {"unsupported: model.layers",
         [](Job& spoiled, Plan&) { spoiled.model.mamba.gated_norm = false; },

@@ -20,6 +20,26 @@ TEST_CASE("tp divides the projection of a multi-token prediction module") {
   }
 }
 
+TEST_CASE("the loss of Transformer Engine and registered buffers want what they stand on") {
+  check_refused(dense_job(MemoryModel::kMegatron),
+                {{"te_cross_entropy_needs_transformer_engine",
+                  [](Job& spoiled, Plan&) {
+                    spoiled.profile.fused_optimizer = false;
+                    spoiled.profile.cross_entropy = CrossEntropyKind::kTeFusedSeparateGrad;
+                  },
+                  {"te_fused_separate_grad", "fused_optimizer false", "native_fused"}},
+                 {"nccl_ub_needs_plain_segments",
+                  [](Job& spoiled, Plan&) {
+                    spoiled.profile.nccl_ub = true;
+                    spoiled.profile.allocator = AllocatorKind::kCachingExpandable;
+                  },
+                  {"expandable segments", "allocator caching"}}});
+  Job job = dense_job(MemoryModel::kMegatron);
+  job.profile.fused_optimizer = false;
+  job.profile.cross_entropy = CrossEntropyKind::kNativeFused;
+  CHECK(!why_invalid(job, {.dp = 8}));
+}
+
 TEST_CASE("megatron refuses by name what it does not model") {
   check_refused(
       dense_job(MemoryModel::kMegatron),
