@@ -217,6 +217,7 @@ RunSettings yaml_settings(const Launch& launch, const std::string& config, const
   add_device_map(launch, words.own);
   words.launcher = accelerate_settings(launch, path);
   words.project = project_of_command(launch, words.own);
+  add_task(launch, words.own);
   return settings_of_program(std::move(words));
 }
 
@@ -260,6 +261,7 @@ RunSettings settings_of_launch(const Launch& launch, const std::string& file,
     add_device_map(launch, words.own);
     words.launcher = accelerate_settings(launch, path);
     words.project = project_of_command(launch, words.own);
+    add_task(launch, words.own);
     settings = settings_of_program(std::move(words));
   } else {
     settings.file = file;

@@ -165,8 +165,11 @@ RunSettings settings_of_swift(const std::vector<Setting>& words, const std::stri
 }
 
 bool is_swift_trainer(const std::string& program) {
-  return program == "swift sft" || program == "swift pt" || program.ends_with("swift/cli/sft.py") ||
-         program.ends_with("swift/cli/pt.py");
+  constexpr std::array<std::string_view, 3> kCommands = {"sft", "pt", "rlhf"};
+  return std::ranges::any_of(kCommands, [&](std::string_view command) {
+    const std::string name(command);
+    return program == "swift " + name || program.ends_with("swift/cli/" + name + ".py");
+  });
 }
 
 RunSettings settings_of_swift_trainer(TrainerWords words) {

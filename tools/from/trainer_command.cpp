@@ -37,6 +37,34 @@ bool is_runner(const std::string& word) {
   return std::ranges::find(kRunners, word.substr(word.rfind('/') + 1)) != kRunners.end();
 }
 
+// A program of TRL and what it trains for: "trl dpo", examples/scripts/dpo.py.
+struct Task {
+  std::string_view program;
+  std::string_view task;
+};
+constexpr std::array kTasks = std::to_array<Task>({
+    {.program = "trl dpo", .task = "dpo"},
+    {.program = "trl kto", .task = "kto"},
+    {.program = "trl reward", .task = "reward"},
+    {.program = "/scripts/dpo.py", .task = "dpo"},
+    {.program = "/scripts/kto.py", .task = "kto"},
+    {.program = "/scripts/orpo.py", .task = "orpo"},
+    {.program = "/scripts/cpo.py", .task = "cpo"},
+    {.program = "/scripts/reward.py", .task = "reward"},
+    {.program = "/scripts/reward_modeling.py", .task = "reward"},
+});
+
+std::string trl_task(const std::string& program) {
+  const std::string path = "/" + program;
+  const auto* const found =
+      std::ranges::find_if(kTasks, [&](const Task& each) { return path.ends_with(each.program); });
+  return found == kTasks.end() ? "" : std::string(found->task);
+}
+
+bool is_swift_rlhf(const std::string& program) {
+  return program == "swift rlhf" || program.ends_with("swift/cli/rlhf.py");
+}
+
 bool has_word(const std::vector<std::string>& words, std::string_view name) {
   return std::ranges::any_of(words, [&](const std::string& word) {
     std::string spelled = word.substr(0, word.find('='));
@@ -49,6 +77,21 @@ bool has_word(const std::vector<std::string>& words, std::string_view name) {
 
 bool is_trl_program(const std::string& program) {
   return program.starts_with("trl ");
+}
+
+bool trains_by_preferences(const std::string& program) {
+  return is_swift_rlhf(program) || !trl_task(program).empty();
+}
+
+void add_task(const Launch& launch, std::vector<Setting>& own) {
+  const std::string task = trl_task(launch.program);
+  const std::string name = task.empty() ? "rlhf_type" : "trl_task";
+  const bool is_named = std::ranges::find(own, name, &Setting::name) != own.end();
+  if (trains_by_preferences(launch.program) && !is_named) {
+    own.push_back({.name = name,
+                   .values = {task.empty() ? "dpo" : task},
+                   .place = launch.place + ": " + name + ": "});
+  }
 }
 
 bool starts_trainer(const Launch& launch) {
@@ -74,7 +117,9 @@ std::optional<TrainerProject> project_of_command(const Launch& launch,
     return TrainerProject::kOpenInstruct;
   }
   const bool is_recipe = path.ends_with("/sft.py") && !has("model_max_length") && !has("data_path");
-  return is_trl_program(program) || is_recipe ? std::optional(TrainerProject::kTrl) : std::nullopt;
+  return is_trl_program(program) || !trl_task(program).empty() || is_recipe
+             ? std::optional(TrainerProject::kTrl)
+             : std::nullopt;
 }
 
 std::vector<std::string>::const_iterator trainer_command(const std::vector<std::string>& words) {

@@ -14,6 +14,12 @@ namespace shardplan {
 // "trl sft".
 bool is_trl_program(const std::string& program);
 
+// Whether a program of TRL or ms-swift trains by preferences or rewards, which its name says.
+bool trains_by_preferences(const std::string& program);
+// Adds what such a program trains for, where no setting says it: trl_task of TRL's, rlhf_type of
+// ms-swift's.
+void add_task(const Launch& launch, std::vector<Setting>& own);
+
 // Whether the command's arguments are a Trainer's, of whichever program.
 bool starts_trainer(const Launch& launch);
 

@@ -58,9 +58,10 @@ std::vector<OptionRow> machine_rows() {
           "or torchtitan's configuration; FILE.sh:LINE is the training that begins there"),
       repeated(
           text("set", "KEY=VALUE",
-               "a switch of the framework, a field of the plan, a key of the model's config.json "
-               "(num_hidden_layers=16), or with --from an argument of the file (seq-length=4096, "
-               "training.seq_len=4k) or a variable of the script; repeatable")),
+               "a switch of the framework (objective=dpo trains by preferences), a field of the "
+               "plan, a key of the model's config.json (num_hidden_layers=16), or with --from an "
+               "argument of the file (seq-length=4096, training.seq_len=4k) or a variable of the "
+               "script; repeatable")),
       flag("strict", "refuse keys of config.json that nobody knows, instead of warning"),
   };
 }

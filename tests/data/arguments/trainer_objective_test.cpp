@@ -108,6 +108,65 @@ TEST_CASE("what of preferences is not described is refused by name") {
                    "ref_model other: a reference of another model"));
 }
 
+TEST_CASE("ms-swift's rlhf_type and TRL's programs say which preferences are trained") {
+  const auto swift = [](const TrainerWords& words) { return read_trainer_run(kSwift, words); };
+  for (const auto& [type, objective] :
+       {std::pair{"dpo", Objective::kDpo}, std::pair{"kto", Objective::kKto},
+        std::pair{"orpo", Objective::kOrpo}, std::pair{"simpo", Objective::kSimpo},
+        std::pair{"cpo", Objective::kSimpo}, std::pair{"rm", Objective::kReward}}) {
+    const RunReading run = swift({{"rlhf_type", type}});
+    CHECK(run.unsupported.empty());
+    CHECK(run.job.profile.objective == objective);
+    CHECK(run.job.profile.objective_trainer == ObjectiveTrainer::kSwift);
+    CHECK(run.job.adapters.dropout == 0);
+  }
+  for (const char* const type : {"grpo", "ppo", "gkd"}) {
+    CHECK(is_refused(swift({{"rlhf_type", type}}), "another training than of the next token"));
+  }
+  // TRL's own loss of the next token, in chunks, is none of preferences.
+  const RunReading trl = read_trainer_run(kTrl, {{"trl_task", "dpo"}, {"use_peft", "true"}});
+  CHECK(trl.unsupported.empty());
+  CHECK(trl.job.profile.objective_trainer == ObjectiveTrainer::kTrl);
+  CHECK(trl.job.profile.head_loss == HeadLoss::kStock);
+  CHECK(trl.plan.micro_batch == 16);  // of 8 pairs, the default
+}
+
+TEST_CASE("what of ms-swift's and TRL's preferences is not described is refused by name") {
+  const auto swift = [](const char* name, const char* value) {
+    return read_trainer_run(kSwift, {{"rlhf_type", "dpo"}, {name, value}});
+  };
+  CHECK(is_refused(swift("padding_free", "true"), "padding_free true: texts of pairs behind"));
+  CHECK(is_refused(swift("packing", "true"), "packing true: texts of pairs behind"));
+  CHECK(is_refused(swift("router_aux_loss_coef", "0.001"), "router_aux_loss_coef 0.001"));
+  CHECK(is_refused(swift("ref_model", "a/b"), "ref_model a/b: a reference of another model"));
+  CHECK(is_refused(swift("ref_adapters", "a/b"), "ref_adapters a/b: a reference of another"));
+  CHECK(is_refused(read_trainer_run(kSwift, {{"rlhf_type", "simpo"}, {"cpo_alpha", "0"}}),
+                   "cpo_alpha 0: pairs without the loss of the chosen"));
+  // What it adds to the loss is of log-probabilities that are there.
+  CHECK(swift("rpo_alpha", "0.1").unsupported.empty());
+  CHECK(swift("loss_type", "sigmoid, sft").unsupported.empty());
+  // It asks the reference whatever it is told.
+  CHECK(!swift("precompute_ref_log_probs", "true").job.profile.precomputes_reference);
+  const auto trl = [](const char* name, const char* value) {
+    return read_trainer_run(kTrl, {{"trl_task", "dpo"}, {name, value}});
+  };
+  CHECK(is_refused(trl("use_weighting", "true"), "use_weighting true"));
+  CHECK(is_refused(trl("use_liger_kernel", "true"), "use_liger_kernel true: Liger's fused"));
+  CHECK(is_refused(trl("loss_type", "sigmoid, sft"), "loss_type sigmoid, sft"));
+  CHECK(trl("precompute_ref_log_probs", "true").job.profile.precomputes_reference);
+}
+
+TEST_CASE("TF32 is what a run says, and axolotl's by default") {
+  const auto tf32 = [](TrainerProject project, const TrainerWords& words) {
+    return read_trainer_run(project, words).job.profile.tf32;
+  };
+  CHECK(!tf32(kTrl, {}));
+  CHECK(tf32(kTrl, {{"tf32", "true"}}));
+  CHECK(tf32(kAxolotl, {}));
+  CHECK(tf32(kAxolotl, {{"tf32", "auto"}}));
+  CHECK(!tf32(kAxolotl, {{"tf32", "false"}}));
+}
+
 TEST_CASE("a reference that ran before training is said") {
   const TrainerWords dpo = with(kLora, "rl", "dpo");
   CHECK(!read_trainer_run(kAxolotl, dpo).job.profile.precomputes_reference);

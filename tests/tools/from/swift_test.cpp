@@ -235,6 +235,37 @@ TEST_CASE("a file of ms-swift is its command, of either trainer") {
                           "--global_batch_size 16\n")) == numbers_of(run));
 }
 
+// swift/arguments/base_args/base_args.py: max_length is the model's positions.
+TEST_CASE("a run of Megatron-SWIFT that says no length has the model's positions") {
+  const ProgramRun run = estimate(with(kSft, "  --max_length 8192 \\\n", ""));
+  CHECK(contains(run.err, "--max-length: found nothing, took"));
+  CHECK(contains(run.err, "the positions of qwen3-30b-a3b"));
+}
+
+TEST_CASE("a run on Ascend's NPUs is that of the cluster's GPUs, and says so") {
+  const ProgramRun run = estimate(
+      "ASCEND_RT_VISIBLE_DEVICES=0,1 HCCL_OP_BASE_FFTS_MODE_ENABLE=TRUE " + std::string(kSft));
+  CHECK(contains(run.err, "found Ascend's NPUs, took H100-SXM-80GB in their place"));
+  CHECK(contains(run.out, " 0 refused, 0 unknown\n"));
+}
+
+TEST_CASE("two products in front of a delta net are read, with adapters on both") {
+  const std::string run_of_delta =
+      "NPROC_PER_NODE=2 \\\nmegatron sft --model Qwen/Qwen3.5-4B --dataset a --tuner_type lora "
+      "--lora_rank 16 --tensor_model_parallel_size 2 --sequence_parallel true --micro_batch_size 1 "
+      "--global_batch_size 2 --recompute_granularity full --recompute_method uniform "
+      "--recompute_num_layers 1 --max_length 4096 ";
+  const ProgramRun two =
+      estimate(run_of_delta + "--linear_decoupled_in_proj true\n", {"--details"});
+  CHECK(contains(two.out, "decoupled_in_proj: the weight of the second norm"));
+  CHECK(contains(two.out, " 0 refused, 0 unknown\n"));
+  const ProgramRun one = estimate(run_of_delta + "--target_modules in_proj_ba\n");
+  CHECK(contains(one.out, "in_proj_ba: both are described"));
+  const ProgramRun named =
+      estimate(run_of_delta + "--linear_decoupled_in_proj true --target_modules in_proj\n");
+  CHECK(contains(named.out, "there are in_proj_qkvz and in_proj_ba"));
+}
+
 TEST_CASE("models that are not described are named for Megatron as well, but for fp8 checkpoints") {
   CHECK(contains(estimate(with(kSft, "Qwen/Qwen3-30B-A3B-Base", "OpenGVLab/InternVL3-8B")).out,
                  "UNSUPPORTED  model OpenGVLab/InternVL3-8B: a tower for pictures"));

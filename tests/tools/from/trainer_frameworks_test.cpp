@@ -168,16 +168,45 @@ TEST_CASE("open-instruct's fine-tuning is accelerate's, with weights in bf16") {
 TEST_CASE("programs that train otherwise are refused for what they do") {
   const TrainerFolder folder;
   const auto error = [&](const std::string& line) { return folder.estimate("run.sh", line).err; };
-  CHECK(contains(error("trl dpo --model_name_or_path a/b --dataset_name c\n"),
-                 "found trl dpo, which trains on pairs of preferences"));
   CHECK(contains(error("trl grpo --model_name_or_path a/b --dataset_name c\n"),
                  "found trl grpo, which trains by reinforcement learning"));
-  CHECK(contains(error("swift rlhf --rlhf_type dpo --model a/b\n"),
-                 "found swift rlhf, which trains by preferences or by reinforcement learning"));
+  CHECK(contains(error("python open_instruct/dpo.py --model_name_or_path a/b --dataset_name c\n"),
+                 "found dpo.py, which trains on pairs of preferences"));
   CHECK(contains(error("swift infer --model a/b\n"),
                  "found a command of ms-swift that does not train"));
   CHECK(contains(error("deepspeed --module openrlhf.cli.train_sft --pretrain a/b\n"),
                  "found OpenRLHF's train_sft"));
+}
+
+TEST_CASE("commands and scripts of TRL and ms-swift say which preferences they train") {
+  const TrainerFolder folder;
+  const auto run = [&](const std::string& line) { return folder.estimate("run.sh", line); };
+  const std::string trl =
+      " --model_name_or_path Qwen/Qwen3-0.6B --dataset_name c --max_length 1024 "
+      "--per_device_train_batch_size 2 --use_peft --lora_target_modules all-linear\n";
+  for (const auto& [program, objective] :
+       {std::pair{"trl dpo", "dpo"}, std::pair{"trl kto", "kto"}, std::pair{"trl reward", "reward"},
+        std::pair{"python examples/scripts/dpo.py", "dpo"},
+        std::pair{"python trl/examples/scripts/orpo.py", "orpo"},
+        std::pair{"python examples/scripts/cpo.py", "simpo"},
+        std::pair{"python examples/scripts/reward_modeling.py", "reward"}}) {
+    const ProgramRun answer = run(program + trl);
+    CAPTURE(answer.err);
+    CHECK(contains(answer.out, "objective " + std::string(objective) + ":"));
+    CHECK(contains(answer.out, " 0 refused, 0 unknown\n"));
+  }
+  const std::string swift =
+      "NPROC_PER_NODE=1 CUDA_VISIBLE_DEVICES=0 swift rlhf --model Qwen/Qwen3-0.6B --dataset c "
+      "--tuner_type lora --max_length 1024";
+  CHECK(contains(run(swift + "\n").out, "objective dpo:"));  // its default
+  for (const auto& [type, objective] :
+       {std::pair{"kto", "kto"}, std::pair{"orpo", "orpo"}, std::pair{"simpo", "simpo"},
+        std::pair{"cpo", "simpo"}, std::pair{"rm", "reward"}}) {
+    const ProgramRun answer = run(swift + " --rlhf_type " + type + "\n");
+    CAPTURE(answer.err);
+    CHECK(contains(answer.out, "objective " + std::string(objective) + ":"));
+  }
+  CHECK(contains(run(swift + " --rlhf_type grpo\n").out, "rlhf_type grpo: another training"));
 }
 
 TEST_CASE("a supervised run of slime is Megatron-LM's, whose microbatches are filled") {

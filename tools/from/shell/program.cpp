@@ -34,11 +34,7 @@ constexpr std::array kOtherPrograms = std::to_array<OtherProgram>({
     {.part = "train_rl", .what = "trains by reinforcement learning"},
     {.part = "megatron rlhf", .what = "trains by preferences or by reinforcement learning"},
     {.part = "megatron export", .what = "converts a checkpoint"},
-    {.part = "swift rlhf", .what = "trains by preferences or by reinforcement learning"},
     {.part = "/rlhf.py", .what = "trains by preferences or by reinforcement learning"},
-    {.part = "trl dpo", .what = "trains on pairs of preferences"},
-    {.part = "trl kto", .what = "trains by preferences"},
-    {.part = "trl reward", .what = "trains a model of rewards"},
     {.part = "trl rloo", .what = "trains by reinforcement learning"},
     {.part = "/dpo", .what = "trains on pairs of preferences"},
     {.part = "/run_dpo", .what = "trains on pairs of preferences"},
@@ -101,7 +97,7 @@ constexpr std::array kOtherTrainers = std::to_array<OtherTrainer>({
     {.word = "axolotl", .found = "a command of axolotl", .expected = kItsYaml},
     {.word = "swift",
      .found = "a command of ms-swift that does not train",
-     .expected = "expected swift sft, swift pt, megatron sft or megatron pt"},
+     .expected = "expected swift sft, swift pt, swift rlhf, megatron sft or megatron pt"},
     {.word = "openrlhf.cli.train_sft",
      .found = "OpenRLHF's train_sft, a trainer of its own around DeepSpeed",
      .expected = "expected options: --framework deepspeed with --model, --sequence-length, --zero "
@@ -123,6 +119,9 @@ std::string file_name(const std::string& path) {
 }
 
 const OtherProgram* other_program(const std::string& word) {
+  if (trains_by_preferences(word)) {
+    return nullptr;
+  }
   const std::string path = "/" + word;
   const std::string name = path.substr(path.rfind('/'));
   const auto* const other = std::ranges::find_if(kOtherPrograms, [&](const OtherProgram& each) {

@@ -67,6 +67,29 @@ TEST_CASE("DPO of TRL keeps its logits alone, whose gradient is made sequence by
   check_near(most_gradients(job), kLogits + kRows);
 }
 
+// The logits of both models, the reference's in bf16 beside themselves in fp32; then the
+// exponentials of one sequence, which are fewer. Labels are rolled, so that no row is left out. Of
+// logits in fp32 PyTorch 2.11's memory profiler saw 2.26 tensors of logits forward and 3.01
+// backward on the CPU, in ms-swift 3602360's functions with TRL 0.29.1's selective_log_softmax.
+TEST_CASE("DPO and KTO of ms-swift have the logits of two models and log nothing of them") {
+  for (const Objective objective : {Objective::kDpo, Objective::kKto}) {
+    const Job job = job_for(objective, ObjectiveTrainer::kSwift);
+    check_near(most_logits(job, MomentKind::kLossForward), 2 * kLogits + kLogits / 2);
+    check_near(most_logits(job, MomentKind::kLossBackward), kLogits);
+    check_near(most_gradients(job), 2 * kLogits);
+  }
+}
+
+TEST_CASE("ORPO, SimPO and rewards of ms-swift are TRL's") {
+  for (const Objective objective : {Objective::kOrpo, Objective::kSimpo, Objective::kReward}) {
+    const Job trl = job_for(objective);
+    const Job swift = job_for(objective, ObjectiveTrainer::kSwift);
+    for (const MomentKind moment : {MomentKind::kLossForward, MomentKind::kLossBackward}) {
+      CHECK(most_logits(swift, moment) == most_logits(trl, moment));
+    }
+  }
+}
+
 TEST_CASE("a precomputed reference leaves out its logits") {
   Job job = job_for(Objective::kDpo);
   job.profile.precomputes_reference = true;

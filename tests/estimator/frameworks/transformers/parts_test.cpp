@@ -89,19 +89,6 @@ Job jamba() {
   return job;
 }
 
-constexpr DeltaSpec kDelta = {
-    .key_heads = 2, .value_heads = 4, .key_head_dim = 32, .value_head_dim = 64, .convolution = 4};
-
-Job qwen3_5(const char* family) {
-  Job job = of_family(family);
-  job.model.qk_norm = true;
-  job.model.attention_gate = AttentionGate::kPerElement;
-  job.model.rotary_share = 0.25;
-  job.model.delta = kDelta;
-  job.model.layers[0].mixer = MixerKind::kGatedDelta;
-  return job;
-}
-
 Job mimo() {
   Job job = of_family("mimo");
   job.model.qkv_bias = true;
@@ -221,14 +208,16 @@ std::int64_t adapted(const Job& of_job, const std::initializer_list<LinearLayer>
 // Inputs and outputs of every adapted product together.
 TEST_CASE("adapters stand on the projections of mixers by their names") {
   using enum LinearLayer;
-  const std::int64_t channels = 2 * kDelta.key_width() + kDelta.value_width();
-  const std::int64_t value = kDelta.value_width();
-  CHECK(adapted(qwen3_5("qwen3_5_text"), {kMixerInput}) == kHidden + channels);
-  CHECK(adapted(qwen3_5("qwen3_5_text"), {kMixerGate}) == kHidden + value);
-  CHECK(adapted(qwen3_5("qwen3_5_text"), {kMixerScalars}) == 2 * (kHidden + kDelta.value_heads));
-  CHECK(adapted(qwen3_5("qwen3_5_text"), {kMixerOutput}) == value + kHidden);
-  CHECK(adapted(qwen3_5("qwen3_next"), {kMixerInput}) == kHidden + channels + value);
-  CHECK(adapted(qwen3_5("qwen3_next"), {kMixerScalars}) == kHidden + 2 * kDelta.value_heads);
+  const std::int64_t channels = 2 * kSmallDelta.key_width() + kSmallDelta.value_width();
+  const std::int64_t value = kSmallDelta.value_width();
+  CHECK(adapted(small_delta_job("qwen3_5_text"), {kMixerInput}) == kHidden + channels);
+  CHECK(adapted(small_delta_job("qwen3_5_text"), {kMixerGate}) == kHidden + value);
+  CHECK(adapted(small_delta_job("qwen3_5_text"), {kMixerScalars}) ==
+        2 * (kHidden + kSmallDelta.value_heads));
+  CHECK(adapted(small_delta_job("qwen3_5_text"), {kMixerOutput}) == value + kHidden);
+  CHECK(adapted(small_delta_job("qwen3_next"), {kMixerInput}) == kHidden + channels + value);
+  CHECK(adapted(small_delta_job("qwen3_next"), {kMixerScalars}) ==
+        kHidden + 2 * kSmallDelta.value_heads);
   const std::int64_t projected =
       2 * (kMamba.inner + kMamba.groups * kMamba.state) + kMamba.num_heads;
   CHECK(adapted(bamba(), {kMixerInput, kMixerOutput}) ==

@@ -18,6 +18,17 @@ Job small_trainer_job(std::int64_t gpus) {
   return job;
 }
 
+Job small_delta_job(const char* family) {
+  Job job = small_trainer_job(1);
+  job.model.family = family;
+  job.model.qk_norm = true;
+  job.model.attention_gate = AttentionGate::kPerElement;
+  job.model.rotary_share = 0.25;
+  job.model.delta = kSmallDelta;
+  job.model.layers[0].mixer = MixerKind::kGatedDelta;
+  return job;
+}
+
 Adapters adapters_on_all(std::int64_t rank) {
   Adapters adapters;
   adapters.rank = rank;

@@ -20,6 +20,12 @@ inline constexpr std::int64_t kSmallLayer =
 inline constexpr std::int64_t kSmallTable = 1024 * 512;
 inline constexpr std::int64_t kSmallModel = 2 * kSmallLayer + 2 * kSmallTable + 512;
 
+// Of one GPU and the family: a gated delta net in the first layer, gated attention with norms of
+// heads in the second.
+inline constexpr DeltaSpec kSmallDelta = {
+    .key_heads = 2, .value_heads = 4, .key_head_dim = 32, .value_head_dim = 64, .convolution = 4};
+Job small_delta_job(const char* family);
+
 Adapters adapters_on_all(std::int64_t rank);
 
 Plan trainer_plan(std::int64_t zero);
