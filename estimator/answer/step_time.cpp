@@ -9,6 +9,20 @@
 #include "estimator/time/sharding_time.h"
 
 namespace shardplan {
+namespace {
+
+// Products of fp32 that are rounded to TF32 have half the peak of bf16's (kernel_time.h,
+// tf32_gemm_s).
+void measure_against_peak(const Job& job, const Plan& plan, StepTime& step) {
+  const auto tf32 = framework_of(job.profile).kernels.rounds_to_tf32;
+  const bool rounds = plan.precision == Precision::kFp32 && tf32 != nullptr && tf32(job);
+  step.mfu_peak = rounds ? "tf32" : name_of(plan.precision);
+  step.peak_flops_per_s = rounds ? job.cluster.gpu.bf16_flops_per_s / 2
+                                 : peak_flops_per_s(job.cluster.gpu, plan.precision);
+  step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu / step.peak_flops_per_s;
+}
+
+}  // namespace
 
 StepTime estimate_step_time(const Job& job, const Plan& plan) {
   const ModelTimes times = model_times(job, plan);
@@ -41,8 +55,7 @@ StepTime estimate_step_time(const Job& job, const Plan& plan) {
       job, plan, shape.num_microbatches,
       pipeline_step(shape, layout.pipeline, sums, replays_of_ranks, pipeline), updates);
   step.model_flops_per_token = model_flops_per_token(job);
-  step.mfu = step.model_flops_per_token * step.tokens_per_s_per_gpu /
-             peak_flops_per_s(job.cluster.gpu, plan.precision);
+  measure_against_peak(job, plan, step);
   step.calibrated = is_calibrated(job.cluster.gpu);
   return step;
 }

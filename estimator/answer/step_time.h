@@ -1,6 +1,8 @@
 // The answer about time: where the seconds of one optimizer step go on the critical pipeline rank.
 #pragma once
 
+#include <string_view>
+
 #include "estimator/plan/job.h"
 
 namespace shardplan {
@@ -19,7 +21,9 @@ struct StepTime {
   double total_s = 0;  // the sum of the above
   double tokens_per_s_per_gpu = 0;
   double model_flops_per_token = 0;  // 6N + attention, causal triangle counted once; no recompute
-  double mfu = 0;                    // model FLOPs over dense bf16 peak (fp8 peak under fp8)
+  double mfu = 0;                    // model FLOPs over the dense peak of the plan's products
+  std::string_view mfu_peak = {};    // which that is: "bf16", "fp8", "tf32"
+  double peak_flops_per_s = 0;
   bool calibrated = false;           // false: datasheet peaks and documented efficiencies
 };
 

@@ -57,6 +57,8 @@ struct BlockKernels {
   BlockTime (*fp8_rounding)(const BlockContext& context, const ProductShape& layer) = nullptr;
   // The share that fp8 products reach of the rate of those with one scale a tensor; none: all.
   double (*fp8_rate_share)(const Job& job) = nullptr;
+  // Whether tensor cores round what products of fp32 read to TF32; none: they do not.
+  bool (*rounds_to_tf32)(const Job& job) = nullptr;
   // Sequence parallelism gathers what fp8 products take before it is rounded, not behind.
   bool gathers_before_rounding = false;
   // Grouped products of experts run in kernels whose own rates were measured.

@@ -162,9 +162,14 @@ BlockTime linear(const BlockContext& context, const ProductShape& forward, Preci
   const auto fp8_share = context.framework.fp8_rate_share;
   const double share =
       precision == Precision::kFp8 && fp8_share != nullptr ? fp8_share(context.job) : 1;
+  const auto tf32 = context.framework.rounds_to_tf32;
+  const bool rounds = precision == Precision::kFp32 && tf32 != nullptr && tf32(context.job);
   const auto product_s = [&](const ProductShape& shape) {
     if (is_grouped) {
       return grouped_gemm_s(gpu, shape, rows);
+    }
+    if (rounds) {
+      return tf32_gemm_s(gpu, shape);
     }
     const double seconds = context.products != nullptr
                                ? context.products->seconds(gpu, precision, shape)

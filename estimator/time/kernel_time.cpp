@@ -253,6 +253,19 @@ double gemm_s(const GpuSpec& gpu, Precision precision, const ProductShape& shape
   return std::max(tiled_gemm_s(gpu, product_flops_per_s(gpu, precision), shape), moving_s);
 }
 
+double tf32_gemm_s(const GpuSpec& gpu, const ProductShape& shape) {
+  constexpr std::int64_t kAmpere = 80;
+  const bool is_empty = shape.m == 0 || shape.n == 0 || shape.k == 0 || shape.count == 0;
+  if (is_empty || gpu.compute_capability < kAmpere) {
+    return gemm_s(gpu, Precision::kFp32, shape);
+  }
+  const double rate = product_flops_per_s(gpu, Precision::kBf16) / 2;
+  const double bytes =
+      4 * static_cast<double>(shape.count *
+                              (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n));
+  return std::max(tiled_gemm_s(gpu, rate, shape), memory_bound_s(gpu, bytes));
+}
+
 // In fp8 every weight gradient was.
 bool measures_accumulation(const GpuSpec& gpu, Precision precision) {
   const GemmGrid* const grid = measured_products(gpu, precision);

@@ -33,6 +33,11 @@ struct ProductShape {
 // lines of logarithms; a side shorter than any measured takes as long as the shortest.
 double gemm_s(const GpuSpec& gpu, Precision precision, const ProductShape& shape);
 
+// The same of fp32 tensors that tensor cores round to TF32 as they read them: half as fast as bf16
+// ones (NVIDIA's whitepapers of A100, H100 and Blackwell), with the bytes of fp32. Before A100 no
+// tensor core does.
+double tf32_gemm_s(const GpuSpec& gpu, const ProductShape& shape);
+
 // Rates of kAccumulated were measured.
 bool measures_accumulation(const GpuSpec& gpu, Precision precision);
 

@@ -43,7 +43,6 @@ BatchAnswer answer_line(const std::string& text, const std::string& place, const
     answer.id = question.id;
     answer.framework = question.framework;
     answer.prediction = predict_case(question);
-    answer.precision = question.plan.precision;
     return answer;
   } catch (const InputError& problem) {
     ++tally.bad;

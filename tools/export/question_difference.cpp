@@ -124,14 +124,14 @@ std::string question_difference(const Question& asked, const Question& read) {
   add_job(differences, asked, read);
   add_plan(differences, asked, read);
   add_profile(differences, asked, read);
-  const std::string own = prediction_text(predict(read.job, read.plan, {}), read.plan);
+  const std::string own = prediction_text(predict(read.job, read.plan, {}));
   std::string all;
   std::string decisive;
   for (const FieldDifference& difference : differences) {
     Question changed = read;
     difference.apply(changed);
     all += (all.empty() ? "" : ", ") + difference.text;
-    if (prediction_text(predict(changed.job, changed.plan, {}), changed.plan) != own) {
+    if (prediction_text(predict(changed.job, changed.plan, {})) != own) {
       decisive += (decisive.empty() ? "" : ", ") + difference.text;
     }
   }

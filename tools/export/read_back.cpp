@@ -66,9 +66,8 @@ Question question_of_files(const Options& beside, const Library& library, const 
   return question_of(read, library);
 }
 
-std::string prediction_text(const Prediction& prediction, const Plan& plan) {
+std::string prediction_text(const Prediction& prediction) {
   BatchAnswer answer;
-  answer.precision = plan.precision;
   answer.prediction = prediction;
   return batch_json(answer);
 }
@@ -87,7 +86,7 @@ void require_read_back(const ExportRequest& request, const Options& beside, cons
   }
   const Prediction prediction = predict(read.job, read.plan, {});
   const Prediction asked = predict(request.job(), request.plan(), {});
-  if (prediction_text(prediction, read.plan) != prediction_text(asked, request.plan())) {
+  if (prediction_text(prediction) != prediction_text(asked)) {
     throw cannot_express(request.job(), "from what its files mean to what is asked, " +
                                             question_difference(request.question, read));
   }

@@ -24,6 +24,6 @@ Question question_of_files(const Options& beside, const Library& library, const 
                            const std::vector<std::string>& facts);
 
 // Equal for equal predictions, to the byte.
-std::string prediction_text(const Prediction& prediction, const Plan& plan);
+std::string prediction_text(const Prediction& prediction);
 
 }  // namespace shardplan

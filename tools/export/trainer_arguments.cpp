@@ -121,6 +121,9 @@ ArgumentGroup step_arguments(const ExportRequest& request) {
                   joined_comment(assumed_mark(request, "liger_kernel"),
                                  cost_with_option(request, "liger_kernel", "off")));
   }
+  if (job.profile.tf32) {
+    arguments.add("--tf32", "true");
+  }
   arguments.add("--optim", trainer_optimizer(job));
   return {.title = "STEP", .arguments = arguments.arguments()};
 }

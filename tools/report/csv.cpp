@@ -122,7 +122,7 @@ void append_plan(std::vector<Cell>& row, const SearchReport& report, const Plan&
 std::vector<Cell> ranked_row(const SearchReport& report, const RankedPlan& ranked,
                              std::int64_t rank) {
   std::vector<Cell> row = {rank, ranked.time.tokens_per_s_per_gpu, ranked.time.total_s,
-                           ranked.time.mfu, std::string(name_of(ranked.plan.precision))};
+                           ranked.time.mfu, std::string(ranked.time.mfu_peak)};
   for (const MemoryBasis basis : {MemoryBasis::kAllocated, MemoryBasis::kReserved,
                                   MemoryBasis::kRequired, MemoryBasis::kDeviceUsed}) {
     row.emplace_back(basis_bytes(ranked.memory, basis));

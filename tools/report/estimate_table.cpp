@@ -122,13 +122,11 @@ std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
 
 // "MFU 46.8 %: ...": what it is made of.
 std::string mfu_text(const Question& question, const StepTime& time) {
-  const GpuSpec& gpu = question.job.cluster.gpu;
-  const Precision precision = question.plan.precision;
   return "\nMFU " + percent(time.mfu) + ": " + fixed(time.model_flops_per_token / 1e9, 1) +
          " GFLOP of the model per token, forward and backward, nothing recomputed, at " +
          whole(time.tokens_per_s_per_gpu) + " tokens/s per GPU, of the " +
-         shortest(peak_flops_per_s(gpu, precision) / kTera) + " TFLOP/s of the dense " +
-         std::string(name_of(precision)) + " peak of " + gpu.id + "\n";
+         shortest(time.peak_flops_per_s / kTera) + " TFLOP/s of the dense " +
+         std::string(time.mfu_peak) + " peak of " + question.job.cluster.gpu.id + "\n";
 }
 
 std::string maximum_lines(const Maximum& maximum) {
@@ -241,8 +239,7 @@ std::string estimate_text(const EstimateReport& report, const Paint& paint) {
     text += maximum_lines(*report.maximum);
   }
   text += job_lines(question.job) + plan_line(report) + batch_line(question.job, question.plan) +
-          "\n" + stage_table(report.prediction.memory) + "\n" +
-          time_lines(report.prediction.time, question.plan.precision) +
+          "\n" + stage_table(report.prediction.memory) + "\n" + time_lines(report.prediction.time) +
           (report.cost ? cost_lines(*report.cost) : "") +
           assumption_lines(report.assumptions, question.job) +
           list_lines("Evidence", report.evidence ? evidence_lines(*report.evidence)

@@ -83,7 +83,7 @@ Json json_of(const StepTime& time) {
 }
 
 // The `predicted` object of a case line.
-Json json_of(const Prediction& prediction, Precision precision, Detail detail) {
+Json json_of(const Prediction& prediction, Detail detail) {
   Json json = {{"status", name_of(prediction.status)}, {"reason", prediction.reason}};
   if (!prediction.has_numbers()) {
     json["verdict"] = verdict_name(prediction);
@@ -102,7 +102,7 @@ Json json_of(const Prediction& prediction, Precision precision, Detail detail) {
   json["step_time_s"] = prediction.time.total_s;
   json["tokens_per_s_per_gpu"] = prediction.time.tokens_per_s_per_gpu;
   json["mfu"] = prediction.time.mfu;
-  json["mfu_peak"] = name_of(precision);
+  json["mfu_peak"] = prediction.time.mfu_peak;
   json["calibrated"] = prediction.time.calibrated;
   json["step_time_parts_s"] = json_of(prediction.time);
   return json;
@@ -165,7 +165,7 @@ Json json_of_ranked(const SearchReport& report, const RankedPlan& ranked, std::i
                {"device_used", basis_bytes(ranked.memory, MemoryBasis::kDeviceUsed)},
                {"exceeds_device", ranked.exceeds_device},
                {"tied_group", ranked.tied_group}};
-  json.update(json_of(prediction, plan.precision, Detail::kTotals));
+  json.update(json_of(prediction, Detail::kTotals));
   json["command"] = report.command_of(ranked.plan);
   return json;
 }
@@ -254,7 +254,7 @@ std::string estimate_json(const EstimateReport& report) {
       json["find_max"]["why_not"] = report.maximum->why_not;
     }
   }
-  json["predicted"] = json_of(report.prediction, plan.precision, report.detail);
+  json["predicted"] = json_of(report.prediction, report.detail);
   if (report.prediction.has_numbers()) {
     json["memory_rule"] = json_of(report.rule, job);
     json["memory_rule"]["kept"] = check_rule(job, report.prediction.memory, report.rule).kept();
@@ -356,12 +356,11 @@ std::string search_json(const SearchReport& report) {
 }
 
 std::string batch_json(const BatchAnswer& answer) {
-  return one_line_of(
-      {{"schema", kSchema},
-       {"id", answer.id},
-       {"line", answer.line},
-       {"framework", answer.framework},
-       {"predicted", json_of(answer.prediction, answer.precision, Detail::kTotals)}});
+  return one_line_of({{"schema", kSchema},
+                      {"id", answer.id},
+                      {"line", answer.line},
+                      {"framework", answer.framework},
+                      {"predicted", json_of(answer.prediction, Detail::kTotals)}});
 }
 
 std::string table_json(const Table& table) {

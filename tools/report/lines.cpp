@@ -65,7 +65,7 @@ std::string batch_line(const Job& job, const Plan& plan) {
                                  grouped(plan.micro_batch) + " per rank");
 }
 
-std::string time_lines(const StepTime& time, Precision precision) {
+std::string time_lines(const StepTime& time) {
   constexpr std::string_view kExposed = "exposed_";
   std::string parts;
   for (const StepTimePart& part : kStepTimeParts) {
@@ -79,8 +79,8 @@ std::string time_lines(const StepTime& time, Precision precision) {
   }
   return label_line("step time", fixed(time.total_s, 3) + " s, " +
                                      whole(time.tokens_per_s_per_gpu) + " tokens/s per GPU, MFU " +
-                                     percent(time.mfu) + " of the " +
-                                     std::string(name_of(precision)) + " peak" +
+                                     percent(time.mfu) + " of the " + std::string(time.mfu_peak) +
+                                     " peak" +
                                      (time.calibrated ? ""
                                                       : "  (uncalibrated: datasheet peaks and "
                                                         "documented efficiencies)")) +

@@ -42,8 +42,8 @@ std::string batch_line(const Job& job, const Plan& plan);
 // Under a table in which the MFU of some plans is of another peak; else nothing.
 std::string mfu_note(bool has_fp8_plans);
 
-// MFU is of the dense peak of the plan's precision.
-std::string time_lines(const StepTime& time, Precision precision);
+// MFU is of the dense peak of the plan's products.
+std::string time_lines(const StepTime& time);
 
 // "94.07 GiB left", "3.20 GiB over the card".
 std::string left_words(std::int64_t left_bytes);

@@ -127,7 +127,6 @@ struct BatchAnswer {
   std::int64_t line = 0;
   std::string id;
   std::string framework;
-  Precision precision = Precision::kBf16;  // of the plan
   Prediction prediction;
 };
 

@@ -123,7 +123,7 @@ std::string first_plan_lines(const SearchReport& report) {
   if (report.job.cluster.nodes > 1) {
     text += label_line("groups", groups_text(report.job, best.plan));
   }
-  text += time_lines(best.time, best.plan.precision);
+  text += time_lines(best.time);
   for (const Hint& hint : first_plan_hints(report)) { text += label_line(hint.label, hint.text); }
   return text;
 }

@@ -250,7 +250,7 @@ Table sweep_table(const SweepReport& report) {
             point.high_tokens_per_s, time.total_s, time.mfu}) {
         row.emplace_back(value);
       }
-      row.emplace_back(std::string(name_of(point.best->plan.precision)));
+      row.emplace_back(std::string(time.mfu_peak));
       row.emplace_back(basis_bytes(point.best->memory, MemoryBasis::kAllocated));
       row.emplace_back(basis_bytes(point.best->memory, MemoryBasis::kDeviceUsed));
       for (const double value : {point.days, point.usd_per_hour, point.cost_usd}) {

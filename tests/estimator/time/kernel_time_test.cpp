@@ -27,6 +27,24 @@ TEST_CASE("a large bf16 product on H200 runs at the 660 to 700 TFLOP/s measured 
   CHECK(tflops < 700);
 }
 
+// NVIDIA's rates of A100, 156 and 312 TFLOP/s, and of H100, 494.7 and 989.4: half of bf16's.
+TEST_CASE("TF32 takes twice bf16's time where products bound it, and never more than fp32's") {
+  for (const char* const id : {"a100", "h100", "b200"}) {
+    GpuSpec gpu = Library().gpu(id);
+    gpu.times = {};  // measured rates of bf16 are of their own shapes
+    const ProductShape large = {.m = 16384, .n = 8192, .k = 8192};
+    CHECK(tf32_gemm_s(gpu, large) ==
+          doctest::Approx(2 * gemm_s(gpu, Precision::kBf16, large)).epsilon(1e-6));
+    CHECK(tf32_gemm_s(gpu, large) < gemm_s(gpu, Precision::kFp32, large));
+    const ProductShape thin = {.m = 16, .n = 65536, .k = 8192};
+    CHECK(tf32_gemm_s(gpu, thin) >= memory_bound_s(gpu, 4.0 * 65536 * 8192));
+  }
+  GpuSpec volta = h200();
+  volta.compute_capability = 70;
+  const ProductShape shape = {.m = 4096, .n = 4096, .k = 4096};
+  CHECK(tf32_gemm_s(volta, shape) == gemm_s(volta, Precision::kFp32, shape));
+}
+
 TEST_CASE("dividing a small product by eight does not make it eight times faster") {
   const GpuSpec gpu = h200();
   const double whole = gemm_s(gpu, Precision::kBf16, {.m = 2048, .n = 2048, .k = 2048});

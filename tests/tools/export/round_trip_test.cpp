@@ -192,8 +192,7 @@ bool exports(const RandomCaseLine& line, const Library& library, const std::stri
   for (const SettingUse& use : read.run.value().reading.uses) {
     CHECK_MESSAGE(use.effect != SettingEffect::kUnknown, use.name);
   }
-  CHECK(prediction_text(predict(read.job, read.plan, {}), read.plan) ==
-        prediction_text(prediction, question.plan));
+  CHECK(prediction_text(predict(read.job, read.plan, {})) == prediction_text(prediction));
   for (const ExportedFile& file : exported_run(request, options).files) {  // the same bytes again
     CHECK(read_file(folder + "/" + file.name) == file.text);
   }

@@ -39,6 +39,18 @@ TEST_CASE("weights of bf16 run in the kernels of DeepSpeed's layers") {
   }
 }
 
+TEST_CASE("TF32 makes products of fp32 faster, and no others") {
+  Job job = trainer_on_h200();
+  Plan plan = trainer_plan(0);
+  const double bf16_s = layer(job, plan).forward_s;
+  plan.precision = Precision::kFp32;
+  const double fp32_s = layer(job, plan).forward_s;
+  job.profile.tf32 = true;
+  CHECK(layer(job, plan).forward_s < fp32_s / 2);
+  plan.precision = Precision::kBf16;
+  CHECK(layer(job, plan).forward_s == bf16_s);
+}
+
 // In fp32: square 8, mean 4; products with the root 8 and the weight 8; the addition reads 4 and 2,
 // writes 4; of five inputs of products in a layer, each cast 4 + 2, half to a norm.
 TEST_CASE("autocast over fp32 weights casts every product's input by itself") {
