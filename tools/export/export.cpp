@@ -26,11 +26,11 @@ namespace {
 // Switches of profiles that say which library is there, or what is assumed of data: no file of a
 // framework does.
 constexpr auto kFacts = std::to_array<std::string_view>(
-    {"cp_overlap", "cross_entropy_bytes_per_logit", "deallocate_pipeline_outputs",
-     "deterministic_attention", "dummy_weight_gradients", "eager_communicators", "fsdp_ends",
-     "fsdp_upcast", "fsdp_whole_moments", "liger_kernel", "moe_imbalance_factor", "moe_load_spread",
-     "moe_permute_scans_experts", "moe_router_casts", "persistent_elements", "root_holds_ends",
-     "scatter_gather_sends"});
+    {"convolution_kernels", "cp_overlap", "cross_entropy_bytes_per_logit",
+     "deallocate_pipeline_outputs", "deterministic_attention", "dummy_weight_gradients",
+     "eager_communicators", "fsdp_ends", "fsdp_upcast", "fsdp_whole_moments", "liger_kernel",
+     "mixer_kernels", "moe_imbalance_factor", "moe_load_spread", "moe_permute_scans_experts",
+     "moe_router_casts", "persistent_elements", "root_holds_ends", "scatter_gather_sends"});
 
 // Megatron-LM takes FusedAdam of Transformer Engine or APEX where one is installed, else PyTorch's
 // AdamW: core/optimizer/__init__.py. Elsewhere an option says which. Kernels of the Hub are asked
