@@ -48,12 +48,14 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const SizesOfLayers& si
   const FsdpPlan plan_of = fsdp_plan(job, plan);
   const std::int64_t shard = is_sharded_ ? dense_shard_size(job, plan) : 1;
   const std::int64_t norm = kBf16 * job.model.hidden;
+  const bool keeps_reductions = titan_block(job, plan, false).keeps_reductions();
   const auto add_end = [&](const std::vector<std::int64_t>& of_end, bool reshards_forward) {
     if (!root_holds_ends_) {
       groups.push_back({.weights = of_end,
                         .shard = shard,
                         .reshards_forward = reshards_forward,
-                        .ends_with_table = true});
+                        .ends_with_table = true,
+                        .keeps_reduction = keeps_reductions});
       return;
     }
     if (!begins_with_end()) {

@@ -74,6 +74,8 @@ class TitanChunk {
   void enter_backward(std::size_t index);
   void prefetch_backward(std::size_t index);
   void leave_backward(ParameterGroup& group, bool with_weights);
+  bool holds_gathered_experts(std::size_t layer) const;
+  void free_held_experts(bool holds);
   void leave_experts_backward(std::size_t layer, LayerGradients& weights, bool with_weights);
   void head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights);
 

@@ -69,6 +69,19 @@ void TitanChunk::leave_experts_backward(std::size_t layer, LayerGradients& weigh
   leave_backward(group, with_weights);
 }
 
+// A replay enters experts as a forward does, which keeps what was gathered to its end, and they end
+// the replay for FSDP2: they are the root of a forward that began with them (torch _fsdp_state.py,
+// iteration_forward_root of _root_pre_forward and _post_forward). GPT-OSS's hold most in between.
+bool TitanChunk::holds_gathered_experts(std::size_t layer) const {
+  return sizes_.moe.is_biased && replay_pass(layer) != LayerPass::kSaves;
+}
+
+void TitanChunk::free_held_experts(bool holds) {
+  if (holds) {
+    fsdp_.free_held_output();
+  }
+}
+
 void TitanChunk::head_backward(Microbatch& held, TapeTensor& gradient, bool with_weights) {
   TapeTensor of_logits = head_.loss_backward(held.head);
   ParameterGroup& group = group_of_head();
@@ -94,9 +107,10 @@ void TitanChunk::backward(std::size_t microbatch, bool with_weights) {
     LayerGradients weights;
     weights.accumulates = !group.accumulated.empty();
     if (layers_[i].groups_experts) {
+      const bool holds = holds_gathered_experts(i);
       eager(i).set_expert_hooks(
-          {.enter = [this, i] { enter_experts(i, false); },
-           .leave_forward = {},
+          {.enter = [this, i, holds] { enter_experts(i, holds); },
+           .leave_forward = [this, holds] { free_held_experts(holds); },
            .leave_backward = [&] { leave_experts_backward(i, weights, with_weights); }});
     }
     layer_backward(i, held.layers[i], gradient, weights);

@@ -99,6 +99,8 @@ void FullyShard::reduce(ParameterGroup& group) {
   }
   if (group.sharded_gradient.id == 0 && !group.is_shared) {
     group.sharded_gradient = output;
+  } else if (group.keeps_reduction && !group.is_bf16) {  // once it has been added
+    kept_reductions_.push_back(output);
   } else {
     tape_.free(output);
   }

@@ -10,22 +10,9 @@ namespace {
 constexpr std::int64_t kWiden = 2;  // fp32 for bf16
 constexpr std::int64_t kHalf = 2;   // of a head
 
-}  // namespace
-
-TapeTensor turn_halves(TitanTape& tape, std::int64_t bytes) {
-  TapeTensor by_cosine = tape.make(bytes);
-  TapeTensor negated = tape.make(bytes / kHalf);
-  TapeTensor halves = tape.make(bytes);
-  tape.free(negated);
-  TapeTensor by_sine = tape.make(bytes);
-  tape.free(halves);
-  const TapeTensor turned = tape.make(bytes);
-  tape.free(by_cosine, by_sine);
-  return turned;
-}
-
-void turn_halves_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines,
-                      TapeTensor* cosines) {
+// Every half's gradient is a tensor of the whole, with zeros. `sines` and `cosines`: where this is
+// their last use.
+void turn_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines, TapeTensor* cosines) {
   const std::int64_t bytes = gradient.bytes;
   TapeTensor of_halves = tape.make(bytes);
   if (sines != nullptr) {
@@ -45,6 +32,20 @@ void turn_halves_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines,
   }
   gradient = tape.make(bytes);
   tape.free(sum, by_cosine);
+}
+
+}  // namespace
+
+TapeTensor turn_halves(TitanTape& tape, std::int64_t bytes) {
+  TapeTensor by_cosine = tape.make(bytes);
+  TapeTensor negated = tape.make(bytes / kHalf);
+  TapeTensor halves = tape.make(bytes);
+  tape.free(negated);
+  TapeTensor by_sine = tape.make(bytes);
+  tape.free(halves);
+  const TapeTensor turned = tape.make(bytes);
+  tape.free(by_cosine, by_sine);
+  return turned;
 }
 
 void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer) {
@@ -159,8 +160,8 @@ void EagerLayer::rotate_halves(LayerTensors& layer, LayerPass pass) {
 void EagerLayer::rotate_halves_backward(LayerTensors& layer, TapeTensor& query, TapeTensor& key) {
   // Gradients of a ring's keys are part of a tensor that their values' share.
   TapeTensor of_key = sizes_.cp > 1 ? tape_.make(sizes_.key) : std::exchange(key, {});
-  turn_halves_back(tape_, of_key, nullptr, nullptr);
-  turn_halves_back(tape_, query, &layer.sines, &layer.cosines);
+  turn_back(tape_, of_key, nullptr, nullptr);
+  turn_back(tape_, query, &layer.sines, &layer.cosines);
   norm_heads_backward(of_key, layer.key, layer.key_norm, sizes_.key_statistics);
   norm_heads_backward(query, layer.query, layer.query_norm, sizes_.query_statistics);
   layer.rotated_key = of_key;

@@ -11,9 +11,5 @@ void save_rotary(TitanTape& tape, const TitanSizes& sizes, LayerTensors& layer);
 
 // x * cos + rotate_half(x) * sin, of x in so many bytes.
 TapeTensor turn_halves(TitanTape& tape, std::int64_t bytes);
-// Every half's gradient is a tensor of the whole, with zeros. `sines` and `cosines`: where this is
-// their last use.
-void turn_halves_back(TitanTape& tape, TapeTensor& gradient, TapeTensor* sines,
-                      TapeTensor* cosines);
 
 }  // namespace shardplan::torchtitan

@@ -1,6 +1,7 @@
 #include "estimator/frameworks/torchtitan/sizes.h"
 
 #include "estimator/frameworks/pieces/attention_workspace.h"
+#include "estimator/frameworks/pieces/eager/reduction.h"
 #include "estimator/frameworks/pieces/table_gradient.h"
 
 namespace shardplan::torchtitan {
@@ -133,6 +134,15 @@ void TitanSizes::set_biased_weights(const TitanBlock& block) {
     weights[static_cast<std::size_t>(weight)] = kBf16 * experts[at++];
   }
   weights[static_cast<std::size_t>(Weight::kUp)] = 0;
+  const BlockShape& s = block.shape;
+  const auto set_sum = [&](Weight weight, std::int64_t width) {
+    bias_sums[static_cast<std::size_t>(weight)] =
+        eager::column_sum_bytes(s.tokens, width, block.job.cluster.gpu.num_sms);
+  };
+  set_sum(Weight::kQuery, s.query_width);
+  set_sum(Weight::kKey, s.key_value_width);
+  set_sum(Weight::kValue, s.key_value_width);
+  set_sum(Weight::kOutput, s.hidden);
 }
 
 void TitanSizes::set_weights(const TitanBlock& block) {

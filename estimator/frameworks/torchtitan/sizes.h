@@ -80,6 +80,8 @@ struct TitanSizes {
   std::int64_t workspace = 0;        // cuDNN's backward, whole queries and keys
   std::int64_t half_workspace = 0;   // half the queries over all keys
   std::array<std::int64_t, kNumWeights> weights = {};  // in bf16
+  // What the sum of a product's gradient for its bias takes (GPT-OSS's attention).
+  std::array<std::int64_t, kNumWeights> bias_sums = {};
   TitanMoe moe;
   TitanMla mla;
   // Whether a checkpoint by operations saves that product's output: every second one in the order
@@ -87,6 +89,7 @@ struct TitanSizes {
   std::array<bool, kNumWeights> saves = {};
   bool saves_product(Weight name) const { return saves[static_cast<std::size_t>(name)]; }
   std::int64_t weight(Weight name) const { return weights[static_cast<std::size_t>(name)]; }
+  std::int64_t bias_sum(Weight name) const { return bias_sums[static_cast<std::size_t>(name)]; }
 
  private:
   void set_weights(const TitanBlock& block);

@@ -89,10 +89,14 @@ void add_biased_weight_gradients(MoeRows& m) {
   add("router.weight_gradient", Weight::kRouter, MoeRows::kScores, Step::kBackwardInput, "E*h");
 }
 
-// Both biases and the second product, before the sum is taken apart into rows of tokens.
+// Both biases and the second product, before the sum is taken apart into rows of tokens; and what
+// was gathered for the experts, which their group keeps to the end of their forward.
 std::int64_t biased_replay_bytes(const MoeRows& m) {
   const TitanMoe& s = m.moe;
-  return s.wide_inner + s.second_biases + 3 * s.expert_input - s.scored_rows;
+  const TitanBlock& block = m.block;
+  const bool gathers = block.groups_experts() && expert_shard_size(block.job, block.plan) > 1;
+  const std::int64_t gathered = gathers ? bytes_of(DType::kBf16) * block.parameters.experts : 0;
+  return s.wide_inner + s.second_biases + 3 * s.expert_input - s.scored_rows + gathered;
 }
 
 }  // namespace shardplan::torchtitan

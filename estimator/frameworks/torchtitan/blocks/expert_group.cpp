@@ -27,8 +27,19 @@ void add_titan_expert_group(TitanBlock& block, bool is_last) {
       rows.rows.back().is_not_replayed = true;
     }
   };
-  gather_in_forward("fsdp.expert_gather_output", gathered, Step::kForwardLogits,
-                    "n: until the next block has been gathered");
+  if (block.is_gpt_oss()) {
+    // A replay's experts hold it, too, to the end of their own forward.
+    block.gather("fsdp.expert_gather_output", gathered, Step::kForwardInput, Step::kForwardUnsort,
+                 "n: until the experts are done");
+    block.gather("fsdp.expert_gather_output", gathered, Step::kForwardCombine, Step::kForwardLogits,
+                 "n: until the next block has been gathered");
+    if (gathered > 0) {
+      rows.rows.back().is_not_replayed = true;
+    }
+  } else {
+    gather_in_forward("fsdp.expert_gather_output", gathered, Step::kForwardLogits,
+                      "n: until the next block has been gathered");
+  }
   gather_in_forward("fsdp.next_gather_output", is_last ? p.head : p.layer + gathered,
                     Step::kForwardOutput, "n: of the next block");
   if (block.fsdp.reshards_forward) {

@@ -74,7 +74,8 @@ namespace {
 
 // Beside replicas a layer's reduction stays in fp32 until backward is over. With several
 // microbatches, whose backwards each begin without, rows of those behind stand where they are most:
-// at the embedding, at the first layer, and one at every other.
+// at the embedding, at the first layer, and one at every other; the head's, in fp32 like its
+// gradient, is added to that and stays, too.
 void add_kept_reductions(TitanBlock& block, BlockKind kind, std::int64_t share) {
   constexpr std::string_view kName = "fsdp.kept_reductions";
   constexpr std::string_view kFormula = "n/S in fp32: until all replicas' are summed up";
@@ -94,8 +95,10 @@ void add_kept_reductions(TitanBlock& block, BlockKind kind, std::int64_t share) 
                               : kind == BlockKind::kFirstLayer ? layers - 1
                               : kind == BlockKind::kLastLayer  ? 0
                                                                : 1;
-  block.rows.use_as(Component::kCommunication, kName, behind * share, DType::kFp32,
-                    Step::kBackwardOutput, Step::kWeight, kFormula);
+  const std::int64_t head =
+      div_ceil(block.parameters.head, dense_shard_size(block.job, block.plan));
+  block.rows.use_as(Component::kCommunication, kName, head + behind * share, DType::kFp32,
+                    kFirstBackward, kLastBackward, kFormula);
 }
 
 }  // namespace

@@ -69,8 +69,8 @@ void add_rotation(SinkRows& rows) {
            Step::kForwardLayout,
            "(3a+k)*d*T/t: outputs of wq and wk, and both products of queries");
   rows.block.rows.split_last({rows.query, rows.key, rows.query, rows.query});
-  rows.use("attention.rotation_gradient", 3 * rows.query, dtype, Step::kBackwardLayout,
-           Step::kBackwardLayout, "3*a*d*T/t: of both halves and of the product with sines");
+  rows.use("attention.rotation_gradient", 2 * rows.query, dtype, Step::kBackwardLayout,
+           Step::kBackwardLayout, "2*a*d*T/t: of both halves and of the product with sines");
 }
 
 void add_core(SinkRows& rows) {
@@ -139,12 +139,23 @@ void add_graph_gradients(SinkRows& rows) {
   const DType dtype = rows.shape.dtype;
   rows.use("attention.output_gradient_copy", rows.query, dtype, kGraph, Step::kBackwardAttention,
            "a*d*T/t: by heads, as the graph takes it");
-  rows.block.rows.use_as(Component::kWorkspace, "attention.backward_workspace", 2 * rows.statistics,
+  rows.block.rows.use_as(Component::kWorkspace, "attention.backward_workspace", rows.statistics,
                          DType::kFp32, kGraph, Step::kBackwardAttention,
-                         "2*a*T/t: sums of gradients times outputs, and statistics' scaled");
+                         "a*T/t: sums of gradients times outputs, less statistics'");
   rows.use("attention.qkv_gradient", rows.query + 2 * rows.key, dtype, Step::kBackwardAttention,
            Step::kBackwardQkv, "(a+2k)*d*T/t");
   rows.block.rows.split_last({rows.query, rows.key, rows.key});
+}
+
+// Parts of sums over all rows, which blocks of the kernel leave each other.
+void add_bias_sums(SinkRows& rows) {
+  const TitanSizes sizes(rows.block);
+  const auto add = [&](std::string_view name, Weight weight, Step step) {
+    rows.use(name, sizes.bias_sum(weight) / bytes_of(DType::kFp32), DType::kFp32, step, step,
+             "parts of the gradient of a bias (Reduce.cuh, global_memory_size)");
+  };
+  add("attention.output_bias_sum", Weight::kOutput, Step::kBackwardProjection);
+  add("attention.query_bias_sum", Weight::kQuery, Step::kBackwardQkv);
 }
 
 }  // namespace
@@ -156,6 +167,7 @@ void add_titan_sink_attention(TitanBlock& block) {
   add_core(rows);
   add_factors(rows);
   add_graph_gradients(rows);
+  add_bias_sums(rows);
   add_titan_attention_ends(block, false);
 }
 

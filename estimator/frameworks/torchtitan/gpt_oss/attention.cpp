@@ -10,16 +10,16 @@ constexpr std::int64_t kHalf = 2;  // bf16 of fp32
 
 }  // namespace
 
-// The compiled graph makes the output in the strides of the queries, its statistics, and these
-// scaled. A checkpoint by operations saves what it returns, with the output its inputs, which the
+// The compiled graph makes statistics, room for them scaled, and the output in the strides of the
+// queries. A checkpoint by operations saves what it returns, with the output its inputs, which the
 // replay makes again all the same.
 void GptOssLayer::flex_attend(LayerTensors& layer, LayerPass pass) {
   if (pass == LayerPass::kReplayOps) {
     return;
   }
-  layer.output = tape_.make(sizes_.query);
   layer.log_sum_exp = tape_.make(sizes_.log_sum_exp);
   layer.sink.scaled_statistics = tape_.make(sizes_.log_sum_exp);
+  layer.output = tape_.make(sizes_.query);
   if (pass == LayerPass::kSavesNothing) {
     tape_.free(layer.log_sum_exp);
   }
@@ -106,31 +106,60 @@ TapeTensor GptOssLayer::weigh_output_backward(LayerTensors& layer, TapeTensor& o
   return of_output;
 }
 
+// Addmm's gradients: of the input, of the weight, and a sum over all rows for the bias.
+TapeTensor GptOssLayer::biased_backward(LayerGradients& weights, Weight weight,
+                                        std::int64_t input_bytes, TapeTensor& gradient,
+                                        std::initializer_list<TapeTensor*> last_used) {
+  const TapeTensor of_input = tape_.make_product(input_bytes);
+  weights.weights[static_cast<std::size_t>(weight)] = tape_.make(sizes_.weight(weight));
+  TapeTensor sum = tape_.make(sizes_.bias_sum(weight));
+  tape_.free(sum, gradient);
+  for (TapeTensor* tensor : last_used) { tape_.free(*tensor); }
+  return of_input;
+}
+
+// As Qwen 3's, but that sums are added up in place: no norm in front holds them.
+void GptOssLayer::turn_back(TapeTensor& gradient, TapeTensor* cosines) {
+  const std::int64_t bytes = gradient.bytes;
+  TapeTensor of_halves = tape_.make(bytes);
+  TapeTensor negated = tape_.make(bytes / kHalf);
+  TapeTensor sum = tape_.make(bytes);
+  tape_.free(negated);
+  TapeTensor second = tape_.make(bytes);
+  tape_.free(of_halves, second);
+  TapeTensor by_cosine = tape_.make(bytes);
+  tape_.free(gradient);
+  if (cosines != nullptr) {
+    tape_.free(*cosines);
+  }
+  tape_.free(by_cosine);
+  gradient = std::exchange(sum, {});
+}
+
 void GptOssLayer::attention_backward(LayerTensors& layer, TapeTensor& gradient,
                                      LayerGradients& weights) {
   TapeTensor of_projection = projection_gradient();
-  TapeTensor of_weighted = product_backward(layer, weights, Weight::kOutput, sizes_.query,
-                                            of_projection, {&layer.output_copy});
+  TapeTensor of_weighted =
+      biased_backward(weights, Weight::kOutput, sizes_.query, of_projection, {&layer.output_copy});
   TapeTensor of_statistics;
   TapeTensor of_output = weigh_output_backward(layer, of_weighted, of_statistics);
   // The graph takes gradients that lie by heads (torch _functorch, coerce_tangent_and_suggest_
   // memory_format); products of outputs and their gradients are summed first.
   TapeTensor copy = tape_.make(sizes_.query);
   TapeTensor sums = tape_.make(sizes_.log_sum_exp);
-  TapeTensor scaled = tape_.make(sizes_.log_sum_exp);
   tape_.free(layer.output);
   TapeTensor of_query = tape_.make(sizes_.query);
   TapeTensor of_key = tape_.make(sizes_.key);
   TapeTensor of_value = tape_.make(sizes_.key);
-  tape_.free(sums, scaled, layer.log_sum_exp, layer.rotated_query, layer.rotated_key, layer.value,
-             copy, of_output, of_statistics);
-  turn_halves_back(tape_, of_key, nullptr, nullptr);
-  turn_halves_back(tape_, of_query, nullptr, &layer.cosines);
-  TapeTensor sum = product_backward(layer, weights, Weight::kValue, sizes_.gathered, of_value, {});
-  TapeTensor addend = product_backward(layer, weights, Weight::kKey, sizes_.gathered, of_key, {});
+  tape_.free(sums, layer.log_sum_exp, layer.rotated_query, layer.rotated_key, layer.value, copy,
+             of_output, of_statistics);
+  turn_back(of_key, nullptr);
+  turn_back(of_query, &layer.cosines);
+  TapeTensor sum = biased_backward(weights, Weight::kValue, sizes_.gathered, of_value, {});
+  TapeTensor addend = biased_backward(weights, Weight::kKey, sizes_.gathered, of_key, {});
   add(sum, addend, false);
-  addend = product_backward(layer, weights, Weight::kQuery, sizes_.gathered, of_query,
-                            {&layer.norm, &layer.gathered});
+  addend = biased_backward(weights, Weight::kQuery, sizes_.gathered, of_query,
+                           {&layer.norm, &layer.gathered});
   add(sum, addend, !sizes_.tensor_parallel);
   TapeTensor of_norm = reduce_gradient(sum);
   norm_backward(gradient, of_norm, layer.input, layer.norm_statistics);

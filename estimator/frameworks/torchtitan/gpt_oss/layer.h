@@ -23,6 +23,9 @@ class GptOssLayer : public EagerLayer {
                               LayerGradients& weights) override;
 
  private:
+  TapeTensor biased_backward(LayerGradients& weights, Weight weight, std::int64_t input_bytes,
+                             TapeTensor& gradient, std::initializer_list<TapeTensor*> last_used);
+  void turn_back(TapeTensor& gradient, TapeTensor* cosines);
   void flex_attend(LayerTensors& layer, LayerPass pass);
   void weigh_output(LayerTensors& layer, LayerPass pass);
   TapeTensor weigh_output_backward(LayerTensors& layer, TapeTensor& of_weighted,

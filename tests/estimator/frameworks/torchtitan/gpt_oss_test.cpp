@@ -185,6 +185,63 @@ TEST_CASE("experts of GPT-OSS allocate and free as their operators do") {
   CHECK(found != changes.end());
 }
 
+// As a trace of four layers of 20b on an H200 has them.
+TEST_CASE("gradients of the biases of GPT-OSS's attention are summed in as many parts as traced") {
+  Job job = gpt_oss({.hidden = 2880,
+                     .expert_ffn = 2880,
+                     .heads = 64,
+                     .kv_heads = 8,
+                     .layers = 4,
+                     .experts = 32,
+                     .vocab = 16384},
+                    8, 4096);
+  job.cluster.gpu.num_sms = 132;
+  const TitanSizes sizes(job, sharded(8, 8), true);
+  CHECK(sizes.bias_sum(Weight::kQuery) == 134'217'728);
+  CHECK(sizes.bias_sum(Weight::kKey) == 16'777'216);
+  CHECK(sizes.bias_sum(Weight::kOutput) == 94'371'840);
+}
+
+// The same trace, from the gradient of the attention's output to that of its input, in units of
+// 2^20 / 8 bytes: 4096 tokens of 2880, 64 heads and 8 of keys.
+TEST_CASE("the backward of GPT-OSS's attention allocates and frees as traced") {
+  Job job = gpt_oss({.hidden = 2880,
+                     .expert_ffn = 2880,
+                     .heads = 64,
+                     .kv_heads = 8,
+                     .layers = 4,
+                     .experts = 32,
+                     .vocab = 16384},
+                    8, 4096);
+  job.cluster.gpu.num_sms = 132;
+  const TitanSizes sizes(job, sharded(8, 8), true);
+  TitanTape tape(0);
+  GptOssLayer played(tape, sizes);
+  LayerTensors layer;
+  layer.input = tape.make(sizes.sequence);
+  layer.rotary_cast = tape.make(sizes.rotary_cast);
+  TapeTensor output = played.forward(layer, LayerPass::kSaves);
+  tape.take_events();
+  LayerGradients weights;
+  played.backward(layer, output, weights, LayerPass::kSaves);
+  std::vector<std::int64_t> made;
+  for (const AllocationEvent& event : tape.take_events()) {
+    if (event.bytes >= kMiB) {
+      made.push_back(event.bytes * 8 / kMiB);
+    }
+  }
+  const std::vector<std::int64_t> traced = {
+      256, 180, 720,                       // wo: of its input, of its weight, of its bias
+      256, 256, 8,    8,   8,              // factors and output; statistics
+      256, 8,   256,  32,  32,             // flex_attention
+      32,  16,  32,   32,  32,             // keys turned back
+      256, 128, 256,  256, 256,            // queries
+      180, 22,  128,  180, 22,  128, 180,  // wv, wk, the sum of both
+      180, 180, 1024, 180};                // wq, the norm
+  REQUIRE(made.size() > traced.size());
+  CHECK(std::vector<std::int64_t>(made.end() - std::ssize(traced), made.end()) == traced);
+}
+
 // Of a model of two layers: 8 heads, as many of keys, 8 experts; what v0.2.2 counted of rank 0.
 TEST_CASE("a rank holds as many parameters of GPT-OSS as torchtitan counted") {
   const auto parameters = [](const Plan& plan, std::int64_t gpus) {
