@@ -204,6 +204,8 @@ void add_projection(MegatronBlock& block) {
   const AttentionWidths widths = attention_widths(block);
   const std::int64_t input = block.linear_elements(s.tokens * widths.output);
   const bool is_fp8 = block.plan.precision == Precision::kFp8;
+  // Behind a mixer that works on the whole sequence gradients are gathered before they are rounded.
+  const bool is_whole = gathers_in_front(block.job, block.plan, block.layer);
   // Attention alone tells its projection to save what it was given.
   if (is_fp8 && (block.saves_fp8_of_saved() || block.layer.mixer != MixerKind::kAttention)) {
     rows.keep("attention.projection_input_fp8", input, DType::kFp8,
@@ -222,8 +224,9 @@ void add_projection(MegatronBlock& block) {
     rows.use("attention.full_projection_output", s.hidden * s.tokens, s.dtype,
              Step::kForwardProjection, Step::kForwardProjection,
              "h*T: partial sums before the reduce-scatter");
-    rows.use("attention.gathered_projection_gradient", block.output_gradient(s.hidden * s.tokens),
-             block.linear_dtype(), Step::kBackwardProjection,
+    rows.use("attention.gathered_projection_gradient",
+             is_whole ? s.hidden * s.tokens : block.output_gradient(s.hidden * s.tokens),
+             is_whole ? s.dtype : block.linear_dtype(), Step::kBackwardProjection,
              block.weight_step(Step::kBackwardProjection),
              "h*T: output gradient gathered for both products of the projection");
   }
@@ -244,9 +247,9 @@ void add_projection(MegatronBlock& block) {
                .dies = Step::kBackwardProjection},
               "h*u: input of the norm after attention (Gemma 2 and 3)");
   }
-  const auto add_gradient = s.gathers_sequence ? add_fp8_part : add_fp8_cast;
-  add_gradient(block, "attention.projection_gradient_fp8", s.hidden * s.sharded_tokens,
-               Step::kBackwardProjection);
+  const auto add_gradient = s.gathers_sequence && !is_whole ? add_fp8_part : add_fp8_cast;
+  add_gradient(block, "attention.projection_gradient_fp8",
+               s.hidden * (is_whole ? s.tokens : s.sharded_tokens), Step::kBackwardProjection);
   add_linear_gradient(block, "attention.projection_weight_gradient", s.hidden * widths.output,
                       block.weight_step(Step::kBackwardProjection));
 }

@@ -192,6 +192,11 @@ TEST_CASE("beside sequence parallelism two products have the whole sequence in f
   CHECK(row_bytes(job, "attention.gathered_input", plan) == 2 * kTokens * 2048);
   CHECK(row_bytes(job, "attention.norm_output", plan) == 2 * kTokens * 2048);
   CHECK(row_bytes(job, "delta.second_norm_output", plan) == 2 * kTokens * 2048);
+  // Behind them gradients are gathered in bf16, and rounded in both layouts.
+  Plan in_fp8 = plan;
+  in_fp8.precision = Precision::kFp8;
+  CHECK(row_bytes(job, "attention.gathered_projection_gradient", in_fp8) == 2 * kTokens * 2048);
+  CHECK(row_bytes(job, "attention.projection_gradient_fp8", in_fp8) == 2 * kTokens * 2048);
 }
 
 TEST_CASE("what Megatron-LM refuses of delta nets, and what is not counted of them") {

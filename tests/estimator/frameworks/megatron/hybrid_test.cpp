@@ -345,6 +345,30 @@ TEST_CASE("prices of hybrids over context-parallel ranks and in fp8 equal their 
   check_prices(job, plans);
 }
 
+TEST_CASE("prices of delta nets with two products in front equal their estimates") {
+  const Library library;
+  Job job = hybrid_job("M");
+  job.model = library.model("qwen3-next-80b-a3b").model;
+  job.model.num_mtp_layers = 0;
+  job.cluster = library.cluster("1x8-h200");
+  job.profile.decoupled_in_proj = true;
+  std::vector<Plan> plans;
+  const Recompute full = {.granularity = RecomputeGranularity::kFull};
+  for (const Recompute& recompute : {Recompute{}, full}) {
+    for (const std::int64_t tp : {1, 2}) {
+      for (const Precision precision : {Precision::kBf16, Precision::kFp8}) {
+        plans.push_back({.tp = tp,
+                         .ep = 4,
+                         .zero = 1,
+                         .sequence_parallel = tp > 1,
+                         .recompute = recompute,
+                         .precision = precision});
+      }
+    }
+  }
+  check_prices(job, plans);
+}
+
 TEST_CASE("what MambaModel refuses, and what is not described of it") {
   check_refused(
       hybrid_job("MM*-MM*-", "1x8-h200"),
