@@ -71,7 +71,7 @@ const char* expert_kernels_assumption(const Job& job) {
     case ExpertKernels::kGrouped: break;
     case ExpertKernels::kScatterMoe:
       return "every expert is chosen by some token: ScatterMoE unpacks those of 4 bits that are; "
-             "its kernels were read of their sources, not measured";
+             "the time of its kernels was not measured";
     case ExpertKernels::kMegablocks:
       return "megablocks' experts drop tokens beyond their share; its kernels were read of their "
              "sources, not measured";

@@ -45,6 +45,9 @@ struct Product {
 // Of every row its expert and its place among rows by token, sorted by expert (flatten_sort_count).
 struct Places {
   Tensor experts, rows;
+  // Which experts are unpacked, in as much memory as places of all rows take (ATen/native/cuda/
+  // Unique.cu); a closure that unpacks them again holds it. Undefined: none are.
+  Tensor chosen;
 };
 
 // [r*E, inputs] and [outputs, r*E], by expert, in the type of the rows; undefined: none.
@@ -77,9 +80,11 @@ Unpacking unpacking_of(const Experts& experts, const eager::Parameter& weights) 
 
 Places sorted_places(Graph& graph, const ExpertSizes& sizes, bool is_packed) {
   const std::int64_t rows = sizes.tokens * sizes.chosen;
-  Places places = {.experts = graph.make(rows, DType::kInt64),
-                   .rows = graph.make(rows, DType::kInt64)};
+  Places places;
+  places.experts = graph.make(rows, DType::kInt64);
+  places.rows = graph.make(rows, DType::kInt64);
   if (is_packed) {  // remap_expert_indices: numbers among the experts that are unpacked
+    places.chosen = graph.make(rows, DType::kInt64);
     places.experts = graph.make(rows, DType::kInt64);
   }
   return places;
@@ -91,7 +96,8 @@ Factors factors_of(Graph& graph, const eager::Parameter& a, const eager::Paramet
   if (!a.data.is_defined()) {
     return {};
   }
-  Factors factors = {.a = eager::to(graph, a.data, dtype)};
+  Factors factors;
+  factors.a = eager::to(graph, a.data, dtype);
   factors.by_rank = eager::to(graph, b.data, dtype);
   factors.b = eager::laid_out(graph, eager::copied_back(graph, factors.by_rank));
   return factors;
@@ -159,8 +165,8 @@ Tensors product_gradients(BackwardCall& call, const Product& product, const Unpa
   Factors factors;
   Tensor weights;
   if (product.has_adapter) {
-    factors = {.a = call.saved(at), .b = call.saved(at + 1)};
-    at += 2;
+    factors.a = call.saved(at++);
+    factors.b = call.saved(at++);
     weights = unpacking.is_needed ? unpacking.unpacked(graph) : Tensor{};
   } else {
     weights = call.saved(at++);
@@ -224,8 +230,10 @@ Tensor scattered_product(Graph& graph, const Product& product, const Tensor& x,
       node.save(gates);
       node.save(rows);
     }
-    if (product.has_adapter && !unpacking.is_needed) {
-      node.keep(weights);
+    if (product.has_adapter) {
+      node.keep(unpacking.is_needed ? places.chosen : weights);
+    } else if (unpacking.is_needed) {
+      node.save(places.chosen);  // of the saved weights
     }
   }
   return node.finish(std::move(output), [=](BackwardCall& call) {
@@ -247,6 +255,7 @@ Tensor scattermoe_forward(Graph& graph, const Experts& experts, const Tensor& hi
   const Unpacking down_unpacking = unpacking_of(experts, experts.down);
   const Tensor gate_up = is_packed ? gate_up_unpacking.unpacked(graph) : experts.gate_up.data;
   const Tensor down = is_packed ? down_unpacking.unpacked(graph) : experts.down.data;
+  const Factors of_all[] = {of_gate_up, of_down};  // which the module has until its call returns
   if (is_packed) {
     select(graph, of_gate_up);
     select(graph, of_down);

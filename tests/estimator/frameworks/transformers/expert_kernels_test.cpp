@@ -2,10 +2,14 @@
 // and norms and rotary embeddings of the Hub, counted by hand.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 
 #include "estimator/estimate.h"
+#include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/scattermoe.h"
 #include "estimator/frameworks/transformers/trainer.h"
 #include "tests/estimator/frameworks/transformers/played_bytes.h"
 #include "tests/estimator/frameworks/transformers/small_job.h"
@@ -151,6 +155,151 @@ TEST_CASE("adapters of few wide experts run beside their product") {
   };
   CHECK(events(20'480) - events(19'456) == kLayers * 2 * 4);
   CHECK(events(19'456) == events(9'728));
+}
+
+// Bytes as PyTorch's allocator has them.
+struct Held {
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+  std::map<std::int64_t, std::int64_t> by_id;
+
+  void add(eager::Graph& graph) {
+    most = now;
+    for (const AllocationEvent& event : graph.tape.take_events()) {
+      const std::int64_t bytes = (event.bytes + 511) / 512 * 512;
+      now += event.bytes > 0 ? bytes : -by_id[event.id];
+      by_id[event.id] = bytes;
+      most = std::max(most, now);
+    }
+  }
+};
+
+struct Measured {
+  huggingface::ExpertSizes sizes;
+  std::int64_t rank = 0;
+  bool is_trained = false;
+  bool is_packed = false;
+  std::int64_t kept = 0;
+  std::int64_t forward = 0;
+  std::int64_t backward = 0;
+  std::int64_t unsplit = 0;  // the rest of a block that the allocator did not divide
+};
+
+// A leaf without memory of its own, whose gradient is held.
+eager::Tensor leaf(eager::Graph& graph, eager::Tensors& gradients, std::int64_t elements,
+                   DType dtype) {
+  eager::Tensor tensor;
+  tensor.elements = elements;
+  tensor.dtype = dtype;
+  return graph.make_leaf(tensor, [&gradients](eager::Tensor taken) { gradients.push_back(taken); });
+}
+
+huggingface::Experts experts_of(eager::Graph& graph, eager::Tensors& gradients,
+                                const Measured& measured) {
+  huggingface::Experts experts;
+  const auto weights = [&](eager::Parameter& parameter, std::int64_t width) {
+    const std::int64_t elements = measured.sizes.experts * measured.sizes.hidden * width;
+    parameter.data.elements = elements;
+    if (measured.is_trained) {
+      parameter.data = leaf(graph, gradients, elements, DType::kBf16);
+    }
+  };
+  weights(experts.gate_up, 2 * measured.sizes.ffn);
+  weights(experts.down, measured.sizes.ffn);
+  if (measured.is_packed) {
+    experts.quantized = {.kind = Quantization::kNf4, .is_double = true};
+  }
+  if (measured.rank > 0) {
+    const auto factor = [&](eager::Parameter& parameter, std::int64_t width) {
+      const std::int64_t inner = measured.sizes.experts * measured.rank;
+      parameter.data = leaf(graph, gradients, inner * width, DType::kFp32);
+    };
+    factor(experts.down_a, measured.sizes.ffn);
+    factor(experts.down_b, measured.sizes.hidden);
+    factor(experts.gate_up_a, measured.sizes.hidden);
+    factor(experts.gate_up_b, 2 * measured.sizes.ffn);
+  }
+  return experts;
+}
+
+// Forward, the product of its output with a number, and backward: bytes that are within what
+// numbers by expert and by rank take, which are not counted.
+void check_measured(const Measured& measured) {
+  const huggingface::ExpertSizes& sizes = measured.sizes;
+  CAPTURE(sizes.experts);
+  CAPTURE(measured.rank);
+  CAPTURE(measured.is_trained);
+  CAPTURE(measured.is_packed);
+  eager::Graph graph(0, 132);
+  const eager::InRow row(graph.tape, huggingface::kFfnRow);
+  eager::Tensors gradients;
+  const huggingface::Experts experts = experts_of(graph, gradients, measured);
+  const eager::Tensor hidden = leaf(graph, gradients, sizes.tokens * sizes.hidden, DType::kBf16);
+  const eager::Tensor weights = leaf(graph, gradients, sizes.tokens * sizes.chosen, DType::kBf16);
+  const std::int64_t by_expert = std::max<std::int64_t>(8 * sizes.experts, 512);
+  const std::int64_t by_rank = measured.is_packed ? 2 * 8 * sizes.experts * measured.rank : 0;
+  const auto is_near = [&](std::int64_t expected, std::int64_t counted) {
+    const std::int64_t less = expected - measured.unsplit - counted;
+    return less >= 0 && less <= by_expert + by_rank;
+  };
+  Held held;
+  eager::Tensor output = huggingface::scattermoe_forward(graph, experts, hidden, weights, sizes);
+  held.add(graph);
+  // B of the gate and up projections as peft's call holds it, which these calls did not.
+  const std::int64_t of_peft = 2 * 2 * sizes.ffn * sizes.experts * measured.rank;
+  CHECK(is_near(measured.kept, held.now));
+  CHECK(is_near(measured.forward + of_peft, held.most));
+  output = eager::scale(graph, output);
+  held.add(graph);
+  eager::Tensor gradient;
+  gradient.elements = sizes.tokens * sizes.hidden;
+  graph.backward(output, gradient);
+  held.add(graph);
+  CHECK(is_near(measured.backward, held.most));
+}
+
+// axolotl's functions with their own kernels on one H200: what a forward pass keeps with its
+// output, and the most bytes of either pass. The last two were predicted before they ran.
+TEST_CASE("ScatterMoE's functions take what was measured of them") {
+  constexpr huggingface::ExpertSizes kFew = {
+      .tokens = 2'048, .hidden = 1'024, .ffn = 512, .experts = 8, .chosen = 2};
+  constexpr huggingface::ExpertSizes kMany = {
+      .tokens = 4'096, .hidden = 2'048, .ffn = 768, .experts = 128, .chosen = 8};
+  check_measured(
+      {.sizes = kFew, .kept = 29'426'176, .forward = 29'426'176, .backward = 46'211'584});
+  check_measured({.sizes = kFew,
+                  .is_trained = true,
+                  .kept = 29'426'176,
+                  .forward = 29'426'176,
+                  .backward = 50'405'888});
+  check_measured({.sizes = kFew,
+                  .rank = 16,
+                  .kept = 30'343'680,
+                  .forward = 30'343'680,
+                  .backward = 43'983'360});
+  check_measured({.sizes = kFew,
+                  .is_packed = true,
+                  .kept = 54'624'768,
+                  .forward = 54'624'768,
+                  .backward = 71'410'176});
+  check_measured({.sizes = kFew,
+                  .rank = 16,
+                  .is_packed = true,
+                  .kept = 30'378'496,
+                  .forward = 56'461'824,
+                  .backward = 56'863'232});
+  check_measured({.sizes = kMany,
+                  .is_packed = true,
+                  .kept = 1'561'068'544,
+                  .forward = 1'561'068'544,
+                  .backward = 2'030'896'128});
+  check_measured({.sizes = kMany,
+                  .rank = 16,
+                  .is_packed = true,
+                  .kept = 380'404'736,
+                  .forward = 1'614'578'688,
+                  .backward = 1'385'006'080,
+                  .unsplit = 1'048'576});
 }
 
 // mlp_forward as megablocks' layers.py has it, between stand-ins for its kernels that save as much,
