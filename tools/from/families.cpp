@@ -30,6 +30,11 @@ constexpr std::string_view kAqlm =
     "weights in AQLM's codebooks, whose kernels are not described; nf4 by bitsandbytes is";
 // onebitllms, and axolotl 067b021 use_onebitllms.
 constexpr std::string_view kTernary = "weights of three values, which onebitllms trains";
+// axolotl 067b021 monkeypatch/models/llama4/modeling.py.
+constexpr std::string_view kLinearized =
+    "experts of Llama 4 as linear layers of their own in nf4 (axolotl's "
+    "llama4_linearized_experts), "
+    "which are not described; of weights in bf16 --model estimates the run";
 constexpr std::string_view kTower =
     "a tower for pictures or sound beside the text model; --model of a text model estimates that "
     "alone";
@@ -50,6 +55,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.part = "-nvfp4", .what = kNvfp4},
     {.part = "-awq", .what = kByKernel},
     {.part = "-gptq", .what = kByKernel},
+    {.part = "-linearized", .what = kLinearized},
     {.part = "-bnb", .what = kPacked},
     {.part = "-int4", .what = kPacked},
     {.part = "-int8", .what = kPacked},
@@ -111,7 +117,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
 
 // Reasons that stand whatever layers are described.
 constexpr std::array kNotOfLayers = std::to_array<std::string_view>(
-    {kPacked, kNvfp4, kFp8, kByKernel, kAqlm, kTernary, kTower, kReads});
+    {kPacked, kNvfp4, kFp8, kByKernel, kAqlm, kTernary, kLinearized, kTower, kReads});
 
 bool is_of_layers(const Family& family) {
   return std::ranges::find(kNotOfLayers, family.what) == kNotOfLayers.end();

@@ -224,6 +224,7 @@ constexpr std::array kDeepspeedRules = {
     kNoReplicas,
     kHeadDimOfOperators,
     huggingface::kHeadsOfFamily,
+    huggingface::kDenseExpertsAsRead,
     huggingface::kKernelsOfValueNorms,
     kNoMtp,
     kOffloadActivationsUnsupported,

@@ -289,6 +289,7 @@ constexpr std::array kTransformersRules = {
     kNoMtp,
     kHeadDim,
     huggingface::kHeadsOfFamily,
+    huggingface::kDenseExpertsAsRead,
     huggingface::kKernelsOfValueNorms,
     kActivationsOnHost,
     kTilesOfWholeFfns,

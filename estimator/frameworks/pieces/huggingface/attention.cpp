@@ -45,13 +45,6 @@ Tensor composite_attention(Graph& graph, const Tensor& query, const Tensor& key,
   return eager::copied_back(graph, attention_product(graph, weights, values, query.elements));
 }
 
-// sdp_utils.cpp check_cudnn_tensor_shapes, check_head_dim_size_flash, check_for_attn_mask.
-bool is_memory_efficient(const AttentionSizes& sizes, bool has_mask) {
-  constexpr std::int64_t kWidestOfCudnn = 128;
-  return sizes.head_dim > kWidestHead ||
-         (sizes.chooses_by_width && has_mask && sizes.head_dim > kWidestOfCudnn);
-}
-
 Tensor play_exchange(Graph& graph, std::int64_t elements, DType dtype) {
   const Tensor sent = graph.make(elements, dtype);
   const Tensor received = graph.make(elements, dtype);
@@ -133,7 +126,7 @@ Tensor scaled_dot_product(Graph& graph, const Tensor& query, const Tensor& key, 
       .query_heads = sizes.query_heads,
       .key_heads = sizes.key_heads,
       .output_elements = sizes.tokens * sizes.query_heads * sizes.value_dim};
-  if (is_memory_efficient(sizes, mask.is_defined())) {
+  if (sizes.head_dim > kWidestHead) {  // sdp_utils.cpp check_cudnn_tensor_shapes
     const Tensor keys = repeat_heads(graph, key, sizes);
     const Tensor values = repeat_heads(graph, value, sizes);
     return eager::memory_efficient_attention(graph, query, keys, values, mask,

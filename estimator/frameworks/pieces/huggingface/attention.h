@@ -17,9 +17,6 @@ struct AttentionSizes {
   std::int64_t value_dim = 0;
   std::int64_t ranks = 1;    // of which each has a part of these tokens, but for attention
   bool caps_scores = false;  // which scaled_dot_product_attention leaves out
-  // The memory-efficient kernel takes masked heads wider than 128. Where no head of the model is
-  // wider than 256 they are counted as cuDNN's, whose backward needs about as much.
-  bool chooses_by_width = false;
 };
 
 // integrations/sdpa_attention.py use_gqa_in_sdpa: of wider heads keys and values are repeated.

@@ -328,6 +328,14 @@ constexpr std::array kClasses = std::to_array<ModelClass>({
      .embedding_scale = EmbeddingScale::kInModule,
      .always_has_full_mask = true,
      .has_rotary_by_window = true},
+    {.family = "llama4_text",
+     .rotary = RotaryKind::kComplex,
+     .liger = LigerUse::kNotModelled,
+     .has_own_eager_attention = true,
+     .always_has_full_mask = true,
+     .has_llama_tp_plan = false,
+     .norms_turned_heads = true,
+     .has_dense_experts = true},
     gemma4("gemma4_text"),
     gemma4("gemma4_unified_text"),
 });
@@ -361,14 +369,6 @@ bool has_recurrences(const ModelSpec& model) {
     return layer.has_mamba_beside ||
            (layer.mixer != MixerKind::kAttention && layer.mixer != MixerKind::kNone);
   });
-}
-
-std::int64_t widest_head(const ModelSpec& model) {
-  std::int64_t widest = model.qk_head_dim();
-  for (const LayerSpec& layer : model.layers) {
-    widest = std::max(widest, model.heads_of(layer).qk_head_dim);
-  }
-  return widest;
 }
 
 std::int64_t rotary_width(const ModelSpec& model) {

@@ -97,6 +97,11 @@ struct ModelClass {
   std::int64_t idle_predictions = 0;
   // Values have a norm without weights; queries and keys are turned each behind its own (Gemma 4).
   bool has_value_norm = false;
+  // Heads that are turned have norms without weights behind; queries of other layers are scaled by
+  // the logarithm of their positions (Llama 4).
+  bool norms_turned_heads = false;
+  // Every expert sees every token.
+  bool has_dense_experts = false;
   // A number multiplies what a layer gives, in place.
   bool scales_layers = false;
   // Numbers multiply inputs of mixers, keys, gates and what FFNs give (Falcon-H1).
@@ -150,8 +155,6 @@ inline constexpr const char* kNamesAssumption =
     "a step of a partly trained model takes as long as that of one that is trained whole, but for "
     "the optimizer and what is reduced";
 
-// Of queries, in any layer.
-std::int64_t widest_head(const ModelSpec& model);
 // Elements of a head that are turned.
 std::int64_t rotary_width(const ModelSpec& model);
 

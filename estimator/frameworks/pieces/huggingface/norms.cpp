@@ -75,6 +75,10 @@ Tensor wide_norm(Graph& graph, const Norm& norm, const Tensor& input) {
   return eager::to(graph, eager::multiply_rows(graph, norm.weight.data, x), input.dtype);
 }
 
+Tensor plain_norm(Graph& graph, std::int64_t width, const Tensor& input) {
+  return eager::to(graph, normed(graph, input, width), input.dtype);
+}
+
 Tensor gemma4_norm(Graph& graph, const Norm& norm, const Tensor& input) {
   Tensor x = eager::to(graph, input, DType::kFp32);
   {

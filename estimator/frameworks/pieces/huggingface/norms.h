@@ -20,6 +20,8 @@ eager::Tensor llama_norm(eager::Graph& graph, const Norm& norm, const eager::Ten
 eager::Tensor gemma_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
 // Olmo2RMSNorm and its kin: weight * normed in fp32, which is then cast.
 eager::Tensor wide_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
+// Llama4TextL2Norm: the same without a weight.
+eager::Tensor plain_norm(eager::Graph& graph, std::int64_t width, const eager::Tensor& input);
 // Gemma4RMSNorm: normed * weight, both in fp32; the root is a power. Undefined weight: none.
 eager::Tensor gemma4_norm(eager::Graph& graph, const Norm& norm, const eager::Tensor& input);
 // CohereLayerNorm: the mean is taken off twice, for the variance and for the result.

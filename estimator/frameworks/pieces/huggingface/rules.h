@@ -158,21 +158,25 @@ inline constexpr ValidityRule kSequenceOfPositions = {
                  " learned positions; valid: at most as many";
         }};
 
-// Of Falcon and GPT-2.
+// Of Falcon, GPT-2 and Llama 4, which transformers refuses to load with FlashAttention
+// (models/llama4/modeling_llama4.py _supports_flash_attn).
 inline constexpr ValidityRule kEagerAttentionAsRead = {
     .name = "unsupported: attention_backend",
     .reads = {},
     .broken =
         [](const Job& job, const Plan&) {
-          return job.profile.attention_backend == AttentionBackend::kUnfused &&
-                 class_of(job.model).has_own_eager_attention;
+          using enum AttentionBackend;
+          const AttentionBackend backend = job.profile.attention_backend;
+          const ModelClass& family = class_of(job.model);
+          return (backend == kUnfused && family.has_own_eager_attention) ||
+                 (backend == kFlash && family.has_dense_experts);
         },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(job, "attention_backend",
                               std::string(name_of(job.profile.attention_backend)) +
                                   " with model.family " + job.model.family,
-                              "auto or flash");
+                              class_of(job.model).has_dense_experts ? "auto" : "auto or flash");
         }};
 
 // Trainer.__init__ refuses to fine-tune a purely quantized model.
@@ -209,6 +213,29 @@ inline constexpr ValidityRule kHeadsOfFamily = {
               "a model of " +
                   (job.model.family.empty() ? std::string("no family") : job.model.family),
               "those of gemma4_text");
+        }};
+
+// Llama 4's experts see every token as batched products of their whole weights. Maverick's layers
+// with an FFN, whose heads have no norms, and packed experts were not read.
+inline constexpr ValidityRule kDenseExpertsAsRead = {
+    .name = "unsupported: model.family",
+    .reads = {},
+    .broken =
+        [](const Job& job, const Plan&) {
+          const FrameworkProfile& profile = job.profile;
+          return class_of(job.model).has_dense_experts &&
+                 (profile.linear_experts || profile.quantizes_experts ||
+                  profile.expert_kernels != ExpertKernels::kGrouped ||
+                  !std::ranges::all_of(job.model.layers, &LayerSpec::is_moe));
+        },
+    .explain =
+        [](const Job& job, const Plan&) {
+          const bool is_whole = std::ranges::all_of(job.model.layers, &LayerSpec::is_moe);
+          return not_modelled(
+              job, "model.family",
+              job.model.family +
+                  (is_whole ? " with experts packed, or by kernels" : " with FFNs between experts"),
+              "those whose experts stand in every layer, in transformers' products");
         }};
 
 // Fused kernels of axolotl for them were not read.

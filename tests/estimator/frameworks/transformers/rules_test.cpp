@@ -91,8 +91,8 @@ TEST_CASE("transformers refuses by name what is not modelled") {
         },
         {"muon with zero 3", "zero 0"}},
        {"unsupported: model.family",
-        [](Job& job, Plan&) { job.model.family = "llama4_text"; },
-        {"llama4_text"}},
+        [](Job& job, Plan&) { job.model.family = "gemma3n_text"; },
+        {"gemma3n_text"}},
        {"unsupported: model.head_dim",
         [](Job& job, Plan&) {
           job.model.head_dim = 320;

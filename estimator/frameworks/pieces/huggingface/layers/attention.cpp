@@ -1,4 +1,4 @@
-#include "estimator/frameworks/pieces/huggingface/layer_attention.h"
+#include "estimator/frameworks/pieces/huggingface/layers/attention.h"
 
 #include <utility>
 
@@ -8,6 +8,7 @@
 #include "estimator/frameworks/pieces/eager/ring_attention.h"
 #include "estimator/frameworks/pieces/huggingface/fused_adapters.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
+#include "estimator/frameworks/pieces/huggingface/layers/own_heads.h"
 #include "estimator/frameworks/pieces/huggingface/sink_attention.h"
 
 namespace shardplan::huggingface {
@@ -34,9 +35,10 @@ bool has_flash_sinks(const LayerRun& run, std::size_t place) {
 // Queries that were put together have their heads in front of tokens, and so has the output of
 // the fused kernels.
 bool lays_out_heads(const LayerRun& run, std::size_t place) {
-  return !is_eager_attention(run.job) && !run.gathers_heads() && !has_flash_sinks(run, place) &&
-         has_rotary(run, place) && !takes_liger_rotary(run) && !run.hub_kernels().rotary &&
-         run.family.rotary != RotaryKind::kHalves && !casts_heads(run.family.rotary);
+  return !run.family.norms_turned_heads && !is_eager_attention(run.job) && !run.gathers_heads() &&
+         !has_flash_sinks(run, place) && has_rotary(run, place) && !takes_liger_rotary(run) &&
+         !run.hub_kernels().rotary && run.family.rotary != RotaryKind::kHalves &&
+         !casts_heads(run.family.rotary);
 }
 
 Tensor liger_turned(const LayerRun& run, const Rotary& rotary, const Tensor& input) {
@@ -77,19 +79,6 @@ void turn(const LayerRun& run, std::size_t place, const Rotary& rotary, Heads& h
     heads.query = eager::to(run.graph, heads.query, given.query.dtype);
     heads.key = eager::to(run.graph, heads.key, given.key.dtype);
   }
-}
-
-// Whether a layer is the last of its kind, with a window or without, that has keys of its own.
-bool leaves_keys(const ModelSpec& model, std::size_t place) {
-  const bool has_window = model.layers[place].attention_window > 0;
-  for (std::size_t later = place + 1; later < model.layers.size(); ++later) {
-    const LayerSpec& layer = model.layers[later];
-    if ((layer.attention_window > 0) == has_window &&
-        layer.key_values != KeyValueSource::kEarlierLayer) {
-      return false;
-    }
-  }
-  return true;
 }
 
 // The query projection makes the gate, too: views of both, of which the gate is copied.
@@ -205,38 +194,11 @@ Heads projected_heads(const LayerRun& run, Layer& layer, const Tensor& input) {
   return heads;
 }
 
-// Gemma4TextAttention: queries are turned before keys are made. The last layer of each kind with
-// keys of its own leaves them to those behind it.
-Heads heads_with_value_norm(const LayerRun& run, Layer& layer, std::size_t place,
-                            const Rotary& rotary, const Tensor& input) {
-  const auto turned = [&](Norm& norm, const Tensor& rows) {
-    return rotate(run.graph, run.family.rotary, apply_norm(run, norm, rows, true), rows.elements,
-                  rotary);
-  };
-  const LayerSpec& spec = run.job.model.layers[place];
-  Heads& shared = (*run.shared_keys)[spec.attention_window > 0 ? 1 : 0];
-  Heads heads;
-  heads.query = turned(layer.query_norm, project(run.graph, layer.query, input));
-  if (spec.key_values == KeyValueSource::kEarlierLayer) {
-    heads.key = shared.key;
-    heads.value = shared.value;
-    return heads;
-  }
-  const Tensor key = project(run.graph, layer.key, input);
-  const Tensor value = spec.key_values == KeyValueSource::kKeysAreValues
-                           ? key
-                           : project(run.graph, layer.value, input);
-  heads.key = turned(layer.key_norm, key);
-  heads.value = apply_norm(run, layer.value_norm, value, true);
-  if (leaves_keys(run.job.model, place)) {
-    shared = heads;
-    shared.query = {};
-  }
-  return heads;
-}
-
 Heads heads_of(const LayerRun& run, Layer& layer, std::size_t place, const Rotary& rotary,
                const Tensor& input) {
+  if (run.family.norms_turned_heads) {
+    return heads_behind_tokens(run, layer, place, rotary, input);
+  }
   if (run.family.has_value_norm) {
     return heads_with_value_norm(run, layer, place, rotary, input);
   }

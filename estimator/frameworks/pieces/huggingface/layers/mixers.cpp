@@ -1,8 +1,8 @@
-#include "estimator/frameworks/pieces/huggingface/layer_mixers.h"
+#include "estimator/frameworks/pieces/huggingface/layers/mixers.h"
 
 #include "estimator/frameworks/pieces/eager/module.h"
 #include "estimator/frameworks/pieces/huggingface/labels.h"
-#include "estimator/frameworks/pieces/huggingface/layer_attention.h"
+#include "estimator/frameworks/pieces/huggingface/layers/attention.h"
 
 namespace shardplan::huggingface {
 
