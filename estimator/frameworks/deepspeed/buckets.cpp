@@ -56,7 +56,7 @@ std::vector<std::int64_t> deepspeed_kept_elements(std::span<const FlatRange> ten
 std::vector<std::int64_t> deepspeed_full_ranks(const Job& job, const Plan& plan) {
   constexpr std::int64_t kFew = 8;
   const std::int64_t num_ranks = dense_shard_size(job, plan);
-  if (plan.zero == 3) {
+  if (plan.zero == 3 || plan.zero == 0) {
     return {0};
   }
   std::vector<std::int64_t> all(static_cast<std::size_t>(num_ranks));

@@ -35,8 +35,8 @@ std::vector<std::int64_t> deepspeed_kept_elements(std::span<const FlatRange> ten
 // that keep more gradients than all behind them, which have reduced theirs sooner, or than all
 // before them, which ZeRO-1 reduces sooner where nothing overlaps; of all ranks, and of those that
 // reach into no tensor larger than a bucket, whose gradients wait in full. Buckets that hold hardly
-// a tensor, and mixtures of experts, may leave out one that has up to 0.3 % more. Of ZeRO-3 the
-// first: all are alike.
+// a tensor, and mixtures of experts, may leave out one that has up to 0.3 % more. Of ZeRO-3,
+// and without ZeRO, the first: all are alike.
 std::vector<std::int64_t> deepspeed_full_ranks(const Job& job, const Plan& plan);
 
 // What ZeRO-1 and 2 copy flat, one copy after the other, to reduce the gradients of these tensors:

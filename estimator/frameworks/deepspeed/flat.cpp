@@ -37,6 +37,21 @@ bool has_room_to_flatten(const Job& job, const Plan& plan, std::int64_t flat_byt
 
 }  // namespace
 
+void check_overflow_by_copies(eager::Tape& tape, std::int64_t elements, AllocationStream stream) {
+  const InRow row(tape, TapeRow::kStepCheck);
+  const auto make = [&](std::int64_t bytes) {
+    return tape.make_typed(bytes, text_of(TapeRow::kStepCheck).dtype, stream);
+  };
+  TapeTensor copy = make(kFp32 * elements);
+  TapeTensor nans = make(elements);
+  TapeTensor magnitude = make(kFp32 * elements);
+  TapeTensor infinities = make(elements);
+  tape.free(magnitude);
+  TapeTensor either = make(elements);
+  TapeTensor numbers = make(kFp32 * elements);
+  tape.free(numbers, copy, nans, infinities, either);
+}
+
 FlatZero::FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape,
                    const std::vector<ZeroTensor>& tensors)
     : tape_(tape),
@@ -200,7 +215,7 @@ void FlatZero::move_to_host(std::int64_t parameter) {
   norms_.push_back(make_as(tape_, TapeRow::kStepNorms, kFp64, reduce_stream_));
   tape_.free(wide);
   if (checks_offloaded_by_copies_) {
-    check_overflow(range_of(parameter).elements(), reduce_stream_);
+    check_overflow_by_copies(tape_, range_of(parameter).elements(), reduce_stream_);
   }
   TapeTensor leaving = make_as(tape_, TapeRow::kWideGradients, kFp32 * part, reduce_stream_);
   tape_.free(leaving);
@@ -225,22 +240,6 @@ void FlatZero::end_backward() {
   has_buckets_ = false;
 }
 
-// _has_inf_or_nan, where it copies.
-void FlatZero::check_overflow(std::int64_t elements, AllocationStream stream) {
-  const InRow row(tape_, TapeRow::kStepCheck);
-  const auto make = [&](std::int64_t bytes) {
-    return tape_.make_typed(bytes, text_of(TapeRow::kStepCheck).dtype, stream);
-  };
-  TapeTensor copy = make(kFp32 * elements);
-  TapeTensor nans = make(elements);
-  TapeTensor magnitude = make(kFp32 * elements);
-  TapeTensor infinities = make(elements);
-  tape_.free(magnitude);
-  TapeTensor either = make(elements);
-  TapeTensor numbers = make(kFp32 * elements);
-  tape_.free(numbers, copy, nans, infinities, either);
-}
-
 // In fp64, one part after the other (get_grad_norm_direct).
 void FlatZero::take_norms() {
   for (const std::int64_t part : parts_) {
@@ -256,7 +255,9 @@ void FlatZero::step() {
     return;
   }
   if (copies_for_check_) {
-    for (const std::int64_t part : parts_) { check_overflow(part, AllocationStream::kCompute); }
+    for (const std::int64_t part : parts_) {
+      check_overflow_by_copies(tape_, part, AllocationStream::kCompute);
+    }
   }
   take_norms();
   TapeTensor flat = make_as(tape_, TapeRow::kFlatGradients, parts_.size() > 1 ? half_ * share_ : 0);

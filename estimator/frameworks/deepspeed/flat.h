@@ -16,6 +16,9 @@
 
 namespace shardplan::deepspeed {
 
+// _has_inf_or_nan of one gradient, where it copies.
+void check_overflow_by_copies(eager::Tape& tape, std::int64_t elements, AllocationStream stream);
+
 class FlatZero final : public DeepspeedZero {
  public:
   FlatZero(const Job& job, const Plan& plan, std::int64_t rank, eager::Tape& tape,
@@ -46,7 +49,6 @@ class FlatZero final : public DeepspeedZero {
   void reduce_bucket();
   void move_to_host(std::int64_t parameter);
   std::int64_t part_of(std::int64_t parameter) const;
-  void check_overflow(std::int64_t elements, AllocationStream stream);
   void take_norms();
 
   eager::Tape& tape_;

@@ -2,6 +2,7 @@
 
 #include "estimator/frameworks/deepspeed/flat.h"
 #include "estimator/frameworks/deepspeed/partitioned.h"
+#include "estimator/frameworks/deepspeed/whole.h"
 
 namespace shardplan::deepspeed {
 
@@ -34,7 +35,8 @@ void ZeroHolder::load(Parameter& parameter, const eager::Label& label,
 }
 
 // Frozen parameters come first, as adapters are made when a model has been divided; trained ones
-// are in the order in which the optimizer has it, which ZeRO-1 and 2 alone count.
+// are in the order in which the optimizer has it, which ZeRO-1 and 2 alone count. Without ZeRO
+// frozen ones are none of its business.
 void ZeroHolder::wrap(const std::vector<Parameter*>& trained) {
   std::vector<ZeroTensor> tensors;
   const auto add = [&](const Parameter& parameter) {
@@ -44,6 +46,15 @@ void ZeroHolder::wrap(const std::vector<Parameter*>& trained) {
                        .is_trained = parameter.is_trained,
                        .data = parameter.data.storage});
   };
+  if (plan_.zero == 0) {
+    for (const Parameter* parameter : loaded_) {
+      if (parameter->is_trained) {
+        add(*parameter);
+      }
+    }
+    zero_ = std::make_unique<WholeOptimizer>(job_, plan_, graph_.tape, tensors);
+    return;
+  }
   for (const Parameter* parameter : loaded_) {
     if (!parameter->is_trained) {
       add(*parameter);
@@ -124,7 +135,7 @@ Tensor ZeroHolder::before_call(const eager::Module& module, const Tensor& input)
 }
 
 Tensor ZeroHolder::behind_call(const eager::Module& module, const Tensor& output) {
-  if (!divides_parameters() && module.name != eager::kWholeModel) {
+  if (!divides_parameters() && (plan_.zero == 0 || module.name != eager::kWholeModel)) {
     return output;
   }
   const Hooked& of = hooked(module);

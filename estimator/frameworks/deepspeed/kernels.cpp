@@ -91,11 +91,11 @@ LossKernels loss_kernels(const Job& job, const Plan& plan, std::int64_t tokens) 
           .tokens = tokens};
 }
 
-// ZeRO-1 adds gradients to those of the microbatches before; ZeRO-2 and 3 take every one through
-// the bucket.
+// ZeRO-1, as no ZeRO, adds gradients to those of the microbatches before; ZeRO-2 and 3 take every
+// one through the bucket.
 KernelBytes weight_gradient(const Job&, const Plan& plan) {
   const double e = activation_element_bytes(plan);
-  return plan.zero == 1 ? KernelBytes{.streamed = 3 * e} : bucket_kernels(e);
+  return plan.zero <= 1 ? KernelBytes{.streamed = 3 * e} : bucket_kernels(e);
 }
 
 }  // namespace
@@ -106,6 +106,7 @@ constinit const BlockKernels kKernels = {
     .weight_gradient = weight_gradient,
     .trains_weights = [](const Job& job) { return job.adapters.rank == 0; },
     .add_beside_products = huggingface::add_beside_products,
+    .rounds_to_tf32 = [](const Job& job) { return job.profile.tf32; },
     .attention_kernels = asked_attention_backend,
     .add_mixer = huggingface::add_mixer,
     .casts_router = [](const Job& job) { return huggingface::casts_router(job.model); },

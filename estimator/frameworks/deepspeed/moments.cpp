@@ -59,7 +59,9 @@ std::int64_t managed_bytes(const Job& job, const Plan& plan) {
     return 0;
   }
   std::vector<std::int64_t> parts;
-  if (plan.zero == 3) {
+  if (plan.zero == 0) {
+    parts = trained_tensors(job, plan);
+  } else if (plan.zero == 3) {
     parts = deepspeed_sub_groups(job, plan);
   } else {
     parts.push_back(deepspeed_share(trained_tensors(job, plan), dense_shard_size(job, plan)));

@@ -24,7 +24,17 @@ using huggingface::kAdapterRank;
 using huggingface::kAdaptersHaveTargets;
 using huggingface::kQuantizedNeedsAdapters;
 
-constexpr ValidityRule kZero123 = kOnlyValues<"unsupported: zero", &Plan::zero, 1, 2, 3>;
+constexpr ValidityRule kZeroStages = kOnlyValues<"unsupported: zero", &Plan::zero, 0, 1, 2, 3>;
+// What DeepSpeed makes of offload_optimizer without ZeRO was not read.
+constexpr ValidityRule kOffloadNeedsZero = {
+    .name = "unsupported: offload.optimizer",
+    .reads = {PlanField::kZero, PlanField::kOffload},
+    .broken = [](const Job&,
+                 const Plan& plan) { return plan.zero == 0 && plan.offload.optimizer > 0; },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return not_modelled(job, "offload.optimizer", "with zero 0", "zero 1, 2 or 3");
+        }};
 constexpr ValidityRule kBf16OrFp16 =
     kOnlyValues<"unsupported: precision", &Plan::precision, Precision::kBf16, Precision::kFp16>;
 constexpr ValidityRule kBf16Gradients =
@@ -206,7 +216,8 @@ constexpr std::array kDeepspeedRules = {
     kSizesPositive,
     // modelled
     kKnownModelParts,
-    kZero123,
+    kZeroStages,
+    kOffloadNeedsZero,
     kPlainOnly,
     kBf16OrFp16,
     kBf16Gradients,

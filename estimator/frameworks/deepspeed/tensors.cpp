@@ -75,7 +75,7 @@ bool plays_operators(const Job& job, const Plan& plan) {
   return job.adapters.rank > 0 || !job.name_rules.empty() ||
          job.profile.vision_tower != TowerUse::kAbsent || !is_llama(job.model) || plan.cp > 1 ||
          job.profile.head_loss != HeadLoss::kStock ||
-         job.profile.objective != Objective::kNextToken ||
+         job.profile.objective != Objective::kNextToken || plan.zero == 0 ||
          (recomputes && !job.profile.reentrant_checkpoint);
 }
 

@@ -87,6 +87,9 @@ double exposed_sum_s(const Job& job, const Plan& plan, const RankUpdate& update,
 // by the update 4; weight 6.
 constexpr KernelBytes kAroundUpdate = {.streamed = 8 + 4 + 8 + 4, .converted = 10 + 6 + 6};
 
+// Without ZeRO the norm reads a copy in fp32, and nothing is put together.
+constexpr KernelBytes kAroundWholeUpdate = {.streamed = 8 + 4 + 4, .converted = 6 + 6 + 6};
+
 // Its check for overflow. By copies: to fp32 6, isnan 5, magnitude 8, comparison 5, disjunction 3,
 // to fp32 5, maximum 4; by extremes read twice; ZeRO-3's, of fp16 alone (stage3.py, has_overflow):
 // magnitude 4, comparison 3, isnan 3, both masks read.
@@ -100,8 +103,8 @@ KernelBytes overflow_kernels(const Job& job, const Plan& plan) {
   return {.streamed = job.profile.overflow_check == OverflowCheck::kByExtremes ? 4.0 : 0.0};
 }
 
-// ZeRO-1 adds every microbatch's gradients but the first's, which autograd leaves where the
-// products have written them (torch/csrc/autograd/functions/accumulate_grad.h).
+// ZeRO-1, as no ZeRO, adds every microbatch's gradients but the first's, which autograd leaves
+// where the products have written them (torch/csrc/autograd/functions/accumulate_grad.h).
 KernelBytes no_first_addition(double element_bytes) {
   return {.streamed = -3 * element_bytes};
 }
@@ -143,6 +146,9 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
     return sums_whole ? std::optional(exposed_sum_s(job, plan, update, work.backward_s))
                       : std::nullopt;
   };
+  if (plan.zero == 0) {  // behind the last backward pass
+    return update.all_reduce.alone_s;
+  }
   const double reduced_and_gathered_s =
       plan.zero < 3 ? exposed_below_zero_3_s(plan, update, microbatches, work, summed_s())
                     : microbatches * exposed_every_microbatch_s(update, work);
@@ -151,13 +157,14 @@ double exposed_s(const Job& job, const Plan& plan, const RankUpdate& update, dou
 
 KernelBytes step_kernels(const Job& job, const Plan& plan) {
   const OptimizerBytes bytes = optimizer_bytes(job, plan);
-  return trained_share(job) * (kAroundUpdate + overflow_kernels(job, plan) +
-                               KernelBytes{.streamed = 2 * (bytes.moments + bytes.master)});
+  return trained_share(job) *
+         ((plan.zero == 0 ? kAroundWholeUpdate : kAroundUpdate) + overflow_kernels(job, plan) +
+          KernelBytes{.streamed = 2 * (bytes.moments + bytes.master)});
 }
 
 KernelBytes buffer_kernels(const Job& job, const Plan& plan, std::int64_t /*replicas*/) {
   const double bytes = weight_bytes(plan);
-  return plan.zero == 1 ? trained_share(job) * (bucket_kernels(bytes) + no_first_addition(bytes))
+  return plan.zero <= 1 ? trained_share(job) * (bucket_kernels(bytes) + no_first_addition(bytes))
                         : KernelBytes{};
 }
 
