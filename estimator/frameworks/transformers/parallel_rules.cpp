@@ -59,7 +59,6 @@ std::string why_no_ep(const Job& job, const Plan& plan) {
   return !is_served                                   ? "ranks that DeepEP has no kernels for"
          : plan.tp > 1                                ? "tp " + number_text(plan.tp)
          : plan.cp > 1                                ? "cp " + number_text(plan.cp)
-         : plan.dp_replicate > 1                      ? "dp_replicate"
          : plan.zero > 0 && profile.fsdp_version == 1 ? "fsdp_version 1"
          : profile.loop != TrainerLoop::kTrainer      ? "another loop than the Trainer's"
          : profile.eager_experts || profile.expert_kernels != ExpertKernels::kGrouped

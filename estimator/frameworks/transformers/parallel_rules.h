@@ -74,8 +74,7 @@ std::string why_no_ep(const Job& job, const Plan& plan);
 
 inline constexpr ValidityRule kDealtExperts = {
     .name = "unsupported: ep",
-    .reads = {PlanField::kEp, PlanField::kTp, PlanField::kCp, PlanField::kZero,
-              PlanField::kDpReplicate},
+    .reads = {PlanField::kEp, PlanField::kTp, PlanField::kCp, PlanField::kZero},
     .broken = [](const Job& job,
                  const Plan& plan) { return plan.ep > 1 && !why_no_ep(job, plan).empty(); },
     .explain =
@@ -87,20 +86,25 @@ inline constexpr ValidityRule kDealtExperts = {
 // _resolve_ep_group: what experts are dealt to and what shares their shards are all ranks.
 inline constexpr ValidityRule kEpByRanks = {
     .name = "ep_times_shards_is_world",
-    .reads = {PlanField::kEp, PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kZero},
+    .reads = {PlanField::kEp, PlanField::kTp, PlanField::kCp, PlanField::kPp, PlanField::kZero,
+              PlanField::kDpReplicate},
     .broken =
         [](const Job& job, const Plan& plan) {
           const std::int64_t world = job.cluster.world_size();
-          return plan.ep > 1 && (plan.zero == 0 ? plan.ep != world : world % plan.ep != 0);
+          const bool fits =
+              plan.zero == 0 ? plan.ep == world : world % plan.ep == 0 && plan.dp_replicate == 1;
+          return plan.ep > 1 && !fits;
         },
     .explain =
         [](const Job& job, const Plan& plan) {
           const std::string world = number_text(job.cluster.world_size());
+          const std::string copies =
+              plan.dp_replicate > 1 ? " and dp_replicate " + number_text(plan.dp_replicate) : "";
           return "ep " + number_text(plan.ep) + " over " + world + " GPUs with zero " +
-                 number_text(plan.zero) +
+                 number_text(plan.zero) + copies +
                  ": axolotl deals experts to all ranks that share no shards; valid: ep " + world +
                  (plan.zero == 0 ? ", or " + number_text(plan.ep) + " GPUs"
-                                 : ", or another divisor of them");
+                                 : ", or another divisor of them, and dp_replicate 1");
         }};
 
 // accelerate's ParallelismConfig takes no replicas beside tensor parallelism that no FSDP shards;

@@ -219,8 +219,8 @@ TEST_CASE("FSDP is stage 3, or 2 where weights stay gathered, of the version tha
                           {"fsdp_config.version", version}})
         .job.profile.checkpoints_layer_parts;
   };
-  CHECK(parts(TrainerProject::kSwift, "2"));
-  CHECK_FALSE(parts(TrainerProject::kSwift, "1"));
+  CHECK(parts(TrainerProject::kFactory, "2"));
+  CHECK_FALSE(parts(TrainerProject::kFactory, "1"));
   CHECK_FALSE(parts(TrainerProject::kAxolotl, "2"));  // layers around them
   CHECK_FALSE(parts(TrainerProject::kTrl, "2"));
   const RunReading factory = read(TrainerProject::kFactory, {{"fsdp", "full_shard"}});

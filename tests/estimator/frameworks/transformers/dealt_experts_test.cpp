@@ -89,6 +89,13 @@ TEST_CASE("dealt experts are refused where axolotl does not deal them") {
                  {"ep_times_shards_is_world",
                   [](Job&, Plan& plan) { plan.ep = 2; },
                   {"ep 2 over 4 GPUs with zero 0", "valid: ep 4, or 2 GPUs"}},
+                 {"ep_times_shards_is_world",
+                  [](Job&, Plan& plan) {
+                    plan.ep = 2;
+                    plan.zero = 3;
+                    plan.dp_replicate = 2;
+                  },
+                  {"zero 3 and dp_replicate 2", "dp_replicate 1"}},
                  {"ep_etp_need_experts",
                   [](Job& job, Plan&) {
                     job.model.moe = {};
