@@ -1,8 +1,8 @@
 """Objectives other than the next token, on one GPU: losses of preferences in the order in which their trainers take them.
 
 A case's members: objective dpo|orpo|kto, objective_trainer trl|llamafactory. Of a batch the first half of rows is chosen,
-the second rejected. Sources: TRL 1.8.0 trainer/dpo_trainer.py, kto_trainer.py, utils.py, experimental/orpo/orpo_trainer.py;
-LLaMA-Factory ff6d4d1 src/llamafactory/train/dpo/trainer.py, trainer_utils.py.
+the second rejected. objective asft is the next token's, anchored to a frozen copy of the model in bf16. Sources: TRL 1.8.0 trainer/dpo_trainer.py, kto_trainer.py, utils.py, experimental/orpo/orpo_trainer.py;
+LLaMA-Factory ff6d4d1 src/llamafactory/train/dpo/trainer.py, sft/trainer.py, trainer_utils.py.
 """
 import contextlib
 
@@ -44,6 +44,25 @@ def entropy(logits):
 def pairs_loss(ratios):
     chosen, rejected = ratios.chunk(2, dim=0)
     return -functional.logsigmoid(0.1 * (chosen - rejected)).mean()
+
+
+def weighted_by_probability(rows, targets):
+    losses = functional.cross_entropy(rows, targets, reduction="none")
+    counted = losses[targets != -100]
+    with torch.no_grad():
+        weights = torch.exp(-counted)
+    return (counted * weights).mean()
+
+
+def divergence(rows, of_reference):
+    normed = functional.log_softmax(rows, dim=-1)
+    wanted = functional.softmax(of_reference, dim=-1)
+    return functional.kl_div(normed, wanted, reduction="none").sum(dim=-1).mean()
+
+
+def anchored(rows, targets, of_reference):
+    loss = weighted_by_probability(rows, targets)
+    return loss + 0.1 * divergence(rows, of_reference)
 
 
 class Comparison:
@@ -88,6 +107,15 @@ class Comparison:
             half[of_half.bool()].mean(-1).sum()
         return loss
 
+    def asft(self, model, tokens, mask):
+        with torch.no_grad():
+            returned = self.reference(input_ids=tokens, attention_mask=mask)  # with its keys and values
+        logits = model(input_ids=tokens, attention_mask=mask, labels=tokens).logits.float()
+        rows = logits[..., :-1, :].contiguous()
+        of_reference = returned.logits[..., :-1, :].contiguous()
+        flat = (-1, rows.shape[-1])
+        return anchored(rows.view(flat), tokens[..., 1:].reshape(-1), of_reference.view(flat))
+
     def orpo(self, model, tokens, mask):
         logits = self.logits(model, tokens, mask)
         chosen = logits[: len(tokens) // 2][..., :-1, :].contiguous()
@@ -122,7 +150,7 @@ def trainer_class(case, base, make_model):
             self.comparison = None
 
         def compare(self):
-            needs = case["objective"] in ("dpo", "kto") and not case.get("lora")
+            needs = case["objective"] in ("dpo", "kto", "asft") and not case.get("lora")
             reference = self.accelerator.prepare_model(make_model(), evaluation_mode=True).eval() if needs else None
             return Comparison(self.accelerator.unwrap_model(self.model), reference, case)
 

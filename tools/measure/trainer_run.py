@@ -232,6 +232,13 @@ def versions():
     return named
 
 
+def reference_of(case):
+    """A model that is not trained, beside the one that is."""
+    is_anchor = case.get("objective") == "asft"
+    narrow = {"model_dtype": "bf16", "gradient_checkpointing": False} if is_anchor else {}
+    return build_model(case | narrow, "cpu").requires_grad_(False)
+
+
 def train(case, options):
     """(status, message, times, this rank's figures) of the case."""
     on_cuda, local_rank = not options.cpu, int(os.environ.get("LOCAL_RANK", 0))
@@ -242,7 +249,7 @@ def train(case, options):
         context = used_bytes()
     recorder = Recorder(options.steps, on_cuda)
     trainer_class, callbacks = trainer_class_of(case, transformers.Trainer), [recorder]
-    trainer_class = trainer_objectives.trainer_class(case, trainer_class, lambda: build_model(case, "cpu"))
+    trainer_class = trainer_objectives.trainer_class(case, trainer_class, lambda: reference_of(case))
     if options.trace:
         import trainer_trace
 
