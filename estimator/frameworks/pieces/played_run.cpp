@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -123,7 +124,14 @@ class TensorCounter {
       : run_(run), half_(half), of_id_(run.events.size() + 1, 0) {}
 
   std::vector<Tensors> count(const RunPeaks& peaks) {
-    note(peaks, 0);
+    std::array<std::size_t, kNumPhases> by_time;  // phases
+    std::iota(by_time.begin(), by_time.end(), std::size_t{0});
+    std::ranges::sort(by_time, {}, [&](std::size_t phase) { return peaks.phases[phase].events; });
+    auto next = by_time.begin();
+    const auto note_instants = [&](std::int64_t events) {
+      for (; next != by_time.end() && peaks.phases[*next].events == events; ++next) { note(*next); }
+    };
+    note_instants(0);
     for (std::size_t i = 0; i < run_.events.size(); ++i) {
       const AllocationEvent& event = run_.events[i];
       std::size_t& of = of_id_[static_cast<std::size_t>(event.id)];
@@ -131,7 +139,7 @@ class TensorCounter {
         of = find(event);
       }
       now_[of] += event.bytes > 0 ? 1 : -1;
-      note(peaks, static_cast<std::int64_t>(i) + 1);
+      note_instants(static_cast<std::int64_t>(i) + 1);
     }
     return std::move(tensors_);
   }
@@ -158,12 +166,8 @@ class TensorCounter {
     }
     return label.dtype == DType::kBf16 ? half_ : label.dtype;
   }
-  void note(const RunPeaks& peaks, std::int64_t events) {
-    for (std::size_t phase = 0; phase < peaks.phases.size(); ++phase) {
-      if (peaks.phases[phase].events == events) {
-        for (std::size_t i = 0; i < tensors_.size(); ++i) { tensors_[i].alive[phase] = now_[i]; }
-      }
-    }
+  void note(std::size_t phase) {
+    for (std::size_t i = 0; i < tensors_.size(); ++i) { tensors_[i].alive[phase] = now_[i]; }
   }
 
   const PlayedRun& run_;
