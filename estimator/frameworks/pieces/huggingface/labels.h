@@ -48,6 +48,9 @@ inline constexpr Label kScalesRow = {kOptimizer,   "optimizer.scales",
 inline constexpr Label kUpdateRow = {kTemporaries, "optimizer.temporaries", DType::kFp32,
                                      "of the optimizer's step"};
 
+inline constexpr Label kTuningRow = {kTemporaries, "kernel_tuning", DType::kBool,
+                                     "256 MiB that Triton clears while it times a kernel"};
+
 inline constexpr Label kTokensRow = {kActivations, "tokens", DType::kInt64,
                                      "T: token ids, attention mask and labels"};
 inline constexpr Label kRotaryRow = {kActivations, "rotary_embedding", DType::kBf16,

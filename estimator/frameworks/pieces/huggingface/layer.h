@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "estimator/frameworks/pieces/huggingface/attention.h"
 #include "estimator/frameworks/pieces/huggingface/experts.h"
@@ -82,6 +83,7 @@ struct LayerRun {
   bool recomputes = false;
   eager::Tensors* cache = nullptr;  // of keys and values; none: the model is told to keep none
   bool gathers_keys = true;         // of a ring, at once
+  std::shared_ptr<KernelTuning> tuning = std::make_shared<KernelTuning>();
   KeysByWindow* shared_keys = nullptr;
   const eager::Tensors* per_layer_inputs = nullptr;  // of every layer, where there are some
 
@@ -106,7 +108,9 @@ struct LayerRun {
   bool fuses_norm_rotary() const { return job.profile.fused_norm_rotary && job.model.qk_norm; }
   // Of a layer with the model's heads, and of one whose own may differ.
   Packages packages() const {
-    return {.scans = job.profile.mixer_kernels, .convolutions = job.profile.convolution_kernels};
+    return {.scans = job.profile.mixer_kernels,
+            .convolutions = job.profile.convolution_kernels,
+            .tuning = tuning.get()};
   }
   AttentionSizes attention_sizes() const;
   AttentionSizes attention_sizes_of(const LayerSpec& layer) const;

@@ -96,6 +96,7 @@ Job by_operators(Job job) {
 }
 
 constexpr auto kRow = "layer.recurrence";
+constexpr MomentKind kWayBack = MomentKind::kLossBackward;
 
 // Bytes of a token: what is convolved; of the norm and the gate three tensors in fp32, two of them
 // cast and their product, a root a head; unit queries and keys of value heads with their lengths,
@@ -190,8 +191,11 @@ TEST_CASE("kernels keep less than PyTorch's operators, and a step is shorter") {
     const Job plain = by_operators(job);
     CHECK(saved_bytes(job, kRow) < saved_bytes(plain, kRow));
     const Plan plan = trainer_plan(0);
-    CHECK(peak_of(job, plan, MomentKind::kBackward) <= peak_of(plain, plan, MomentKind::kBackward));
-    CHECK(estimate_step_time(job, plan).total_s <= estimate_step_time(plain, plan).total_s);
+    if (most_bytes(job, plan, kWayBack, "kernel_tuning") == 0) {
+      CHECK(peak_of(job, plan, kWayBack) < peak_of(plain, plan, kWayBack));
+    }
+    CHECK(estimate_step_time(job, plan).total_s <=
+          doctest::Approx(estimate_step_time(plain, plan).total_s));
   }
 }
 
@@ -203,6 +207,21 @@ TEST_CASE("what kernels keep grows with tokens alone") {
     const std::int64_t twice = saved_bytes(job, kRow);
     job.sequence_length *= 2;
     CHECK(saved_bytes(job, kRow) - twice == 2 * (twice - once));
+  }
+}
+
+// Triton clears 256 MiB between runs of a kernel that it times, once in a process.
+TEST_CASE("mamba_ssm's kernels are tuned where they run first, fla's are not") {
+  constexpr std::int64_t kCleared = std::int64_t{256} << 20;
+  const Plan plan = trainer_plan(0);
+  for (const Job& job : {bamba(), falcon_h1()}) {
+    CHECK(most_bytes(job, plan, MomentKind::kForward, "kernel_tuning") == kCleared);
+    CHECK(most_bytes(job, plan, kWayBack, "kernel_tuning") == kCleared);
+    CHECK(peak_of(job, plan, kWayBack) >= kCleared);
+    CHECK(most_bytes(by_operators(job), plan, kWayBack, "kernel_tuning") == 0);
+  }
+  for (const Job& job : {delta_net("qwen3_5_text"), kimi_linear(), jamba(), lfm2()}) {
+    CHECK(most_bytes(job, plan, MomentKind::kForward, "kernel_tuning") == 0);
   }
 }
 
