@@ -94,9 +94,9 @@ bool gives_peft_the_word(TrainerProject project) {
 void read_targets(const TrainerFile& trainer, RunReading& run) {
   const RunArguments& arguments = trainer.arguments;
   Adapters& adapters = run.job.adapters;
-  const char* const setting = first_set(
-      arguments,
-      {"lora_target", "lora_target_modules", "target_modules", "peft_config.target_modules"});
+  const char* const setting =
+      first_set(arguments, {"target_regex", "lora_target", "lora_target_modules", "target_modules",
+                            "peft_config.target_modules"});
   std::string words = setting == nullptr ? "" : arguments.text_or(setting, "");
   std::erase(words, '_');
   std::erase(words, '-');
@@ -110,6 +110,12 @@ void read_targets(const TrainerFile& trainer, RunReading& run) {
                               : all_targets());
     if (setting != nullptr && !names_all) {  // names beside the list of linear layers
       adapters.expert_targets = targets_named(names_in(arguments.text_or(setting, ""))).experts;
+    }
+    if (run.job.model.family == "llama4_text") {
+      run.notes.push_back(trainer.file +
+                          ": adapters on all linear layers: Llama 4's router is one that gives two "
+                          "tensors, and peft 0.21 stops at its first pass; took a run that leaves "
+                          "it out, as ms-swift's target_regex can");
     }
     return;
   }

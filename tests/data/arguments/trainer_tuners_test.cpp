@@ -54,6 +54,20 @@ TEST_CASE("LLaMA Pro makes a model longer by copies, which alone are trained") {
                    "3 of a model of 16 layers"));
 }
 
+// transformers 5.17 Llama4Router gives two tensors, of which peft 0.21 lora.Linear asks a type.
+TEST_CASE("an adapter on Llama 4's router does not run, and names without it do") {
+  const auto of = [](TrainerWords words) {
+    words.insert(words.end(), {{"max_length", "1024"}, {"tuner_type", "lora"}});
+    return read_trainer_run(TrainerProject::kSwift, words, "llama4-scout");
+  };
+  CHECK(has_note(of({}), "Llama 4's router"));
+  const RunReading named =
+      of({{"target_regex", R"(^(language_model).*\.(q_proj|k_proj|up_proj)$)"}});
+  CHECK_FALSE(has_note(named, "Llama 4's router"));
+  CHECK(named.job.adapters.is_on(LinearLayer::kUp));
+  CHECK_FALSE(named.job.adapters.is_on(LinearLayer::kDown));
+}
+
 TEST_CASE("tuners that do not start, or are not described, are refused with their reason") {
   CHECK(is_refused(swift({{"tuner_type", "bone"}}), "no BoneConfig from 0.19 on"));
   CHECK(is_refused(swift({{"tuner_type", "longlora"}}), "num_heads"));
