@@ -231,6 +231,16 @@ TEST_CASE("weights of Kimi's layers are those that the model counts") {
   CHECK(huggingface::model_elements(job.model) == count_parameters(job.model));
 }
 
+TEST_CASE("every weight of a mixer has its moments") {
+  for (const Job& job : {delta_net("qwen3_5_text"), delta_net("qwen3_next"), kimi_linear(), bamba(),
+                         falcon_h1(), jamba(), lfm2()}) {
+    CAPTURE(job.model.family);
+    const Plan plan = trainer_plan(0);
+    CHECK(idle_bytes(job, plan, "optimizer.exp_avg") == idle_bytes(job, plan, "parameters"));
+    CHECK(idle_bytes(job, plan, "gradients.of_weights") == 0);
+  }
+}
+
 std::string refusal(const Job& job) {
   const auto why = why_invalid(job, trainer_plan(0));
   return why ? why->message : "";

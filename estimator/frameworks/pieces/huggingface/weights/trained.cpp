@@ -45,6 +45,15 @@ std::vector<eager::Parameter*> CausalLm::trained() {
       take_linear(*each);
     }
     take_norm(net.norm);
+    KimiDelta& kimi = layer.kimi_delta;
+    for (eager::Parameter* each : {&kimi.convolution, &kimi.decay_log, &kimi.step_bias}) {
+      take(*each);
+    }
+    for (Linear* each : {&kimi.query, &kimi.key, &kimi.value, &kimi.decay_down, &kimi.decay_up,
+                         &kimi.rates, &kimi.gate_down, &kimi.gate_up, &kimi.output}) {
+      take_linear(*each);
+    }
+    take_norm(kimi.norm);
     Mamba& mamba = layer.mamba;
     for (eager::Parameter* each : {&mamba.step_bias, &mamba.decay_log, &mamba.skip,
                                    &mamba.convolution, &mamba.convolution_bias}) {
