@@ -200,9 +200,14 @@ void read_experts(const RunArguments& arguments, ModelSpec& model) {
   MoeSpec& moe = model.moe;
   moe.num_experts = arguments.integer_or("--num-experts", 0, 0, kMaxCount);
   if (moe.num_experts == 0) {
+    if (arguments.has("--moe-latent-size")) {  // training/arguments.py, validate_args
+      throw arguments.error("--moe-latent-size",
+                            "found it without --num-experts, expected experts beside it");
+    }
     return;
   }
   moe.topk = arguments.integer_or("--moe-router-topk", 2, 1, kMaxCount);
+  moe.latent = arguments.integer_or("--moe-latent-size", 0, 1, kMaxSize);
   moe.num_groups = arguments.integer_or("--moe-router-num-groups", 1, 1, moe.num_experts);
   moe.topk_groups =
       arguments.integer_or("--moe-router-group-topk", moe.num_groups, 1, moe.num_groups);

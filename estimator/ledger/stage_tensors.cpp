@@ -6,6 +6,7 @@
 
 #include "estimator/ledger/layer_blocks.h"
 #include "estimator/ledger/padded_buffer.h"
+#include "estimator/plan/expert_routing.h"
 
 namespace shardplan {
 namespace {
@@ -234,12 +235,27 @@ void add_mixer_shapes(std::vector<WeightShape>& shapes, const Job& job, const Pl
   }
 }
 
-void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model, std::int64_t width,
-                    std::int64_t count) {
-  if (width > 0) {
+struct FfnWidths {
+  std::int64_t outer = 0;  // of its input and output
+  std::int64_t inner = 0;
+};
+
+void add_ffn_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model,
+                    const FfnWidths& widths, std::int64_t count) {
+  if (widths.inner > 0) {
     const std::int64_t pieces = model.gated_ffn ? 2 : 1;
-    shapes.push_back({.rows = pieces * width, .columns = model.hidden, .count = count});
-    shapes.push_back({.rows = model.hidden, .columns = width, .count = count});
+    shapes.push_back({.rows = pieces * widths.inner, .columns = widths.outer, .count = count});
+    shapes.push_back({.rows = widths.outer, .columns = widths.inner, .count = count});
+  }
+}
+
+// Of the projections around routed experts, whole on every rank; MoELayer makes them before the
+// experts (Megatron-LM core_v0.16.1 core/transformer/moe/moe_layer.py).
+void add_latent_shapes(std::vector<WeightShape>& shapes, const ModelSpec& model) {
+  const std::int64_t latent = model.moe.latent;
+  if (latent > 0) {
+    shapes.push_back({.rows = latent, .columns = model.hidden});
+    shapes.push_back({.rows = model.hidden, .columns = latent});
   }
 }
 
@@ -313,19 +329,20 @@ std::vector<WeightShape> weight_shapes(const Job& job, const Plan& plan, BlockKi
     return shapes;
   }
   if (!layer.is_moe) {
-    add_ffn_shapes(shapes, model, div_ceil(model.ffn, plan.tp), 1);
+    add_ffn_shapes(shapes, model, {model.hidden, div_ceil(model.ffn, plan.tp)}, 1);
     return shapes;
   }
+  add_latent_shapes(shapes, model);
   const std::vector<WeightShape> experts = expert_weight_shapes(job, plan);
   shapes.insert(shapes.end(), experts.begin(), experts.end());
-  add_ffn_shapes(shapes, model, div_ceil(model.moe.shared_ffn, plan.tp), 1);
+  add_ffn_shapes(shapes, model, {model.hidden, div_ceil(model.moe.shared_ffn, plan.tp)}, 1);
   return shapes;
 }
 
 std::vector<WeightShape> expert_weight_shapes(const Job& job, const Plan& plan) {
   const ModelSpec& model = job.model;
   std::vector<WeightShape> shapes;
-  add_ffn_shapes(shapes, model, div_ceil(model.moe.expert_ffn, plan.etp),
+  add_ffn_shapes(shapes, model, {routed_width(model), div_ceil(model.moe.expert_ffn, plan.etp)},
                  div_ceil(model.moe.num_experts, plan.ep));
   return shapes;
 }

@@ -1,4 +1,4 @@
-// Where the tokens of a mixture go when its router chooses evenly.
+// Where the tokens of a mixture go when its router chooses evenly, and how wide they are there.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,11 @@
 #include "estimator/plan/model_spec.h"
 
 namespace shardplan {
+
+// Width of the tokens that routed experts see: that to which they are projected, or the whole.
+inline std::int64_t routed_width(const ModelSpec& model) {
+  return model.moe.latent > 0 ? model.moe.latent : model.hidden;
+}
 
 // Expected share of tokens that choose at least one of `experts` neighbours (a rank's or a node's,
 // from the first on): topk of all experts, or of those of topk_groups of the num_groups into which

@@ -1,5 +1,6 @@
 #include "estimator/time/block_experts.h"
 
+#include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/collective_time.h"
 
@@ -21,7 +22,7 @@ BesideCost exchange_cost(const BlockContext& context, double rows) {
 
 BesideCost exchange_of_rows(const BlockContext& context, double rows) {
   const ClusterSpec& cluster = context.job.cluster;
-  const double bytes = rows * number(context.model().hidden) * context.element_bytes;
+  const double bytes = rows * number(routed_width(context.model())) * context.element_bytes;
   return 2 * (collective_cost(cluster, context.ep, Collective::kAllToAll, bytes) +
               collective_cost(cluster, context.etp, Collective::kAllGather,
                               bytes * number(context.plan.etp)));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "estimator/plan/expert_loads.h"
+#include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
 #include "estimator/plan/time_constants.h"
 #include "estimator/time/block_experts.h"
@@ -200,7 +201,7 @@ void add_moe(const BlockContext& context, LayerParts& parts) {
     add(parts.routed, products);
     return products.forward_s;
   };
-  const std::int64_t seen = moe.latent > 0 ? moe.latent : model.hidden;
+  const std::int64_t seen = routed_width(model);
   add_products(fc1, seen);
   parts.routed_last_s = add_products(seen, width);
   if (moe.latent > 0) {

@@ -1,5 +1,6 @@
 #include "estimator/time/model_flops.h"
 
+#include "estimator/plan/expert_routing.h"
 #include "estimator/plan/number.h"
 #include "estimator/time/block_work.h"
 
@@ -44,6 +45,14 @@ std::int64_t mixer_parameters(const ModelSpec& model, const LayerSpec& layer) {
   }
 }
 
+// Router, topk routed experts with the projections around them, and shared ones.
+std::int64_t expert_parameters(const ModelSpec& model, std::int64_t products) {
+  const MoeSpec& moe = model.moe;
+  const std::int64_t h = model.hidden;
+  return h * moe.num_experts + products * routed_width(model) * moe.topk * moe.expert_ffn +
+         2 * h * moe.latent + products * h * moe.shared_ffn;
+}
+
 // Products of one token with the weights of a layer; of routed experts topk.
 double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t h = model.hidden;
@@ -51,9 +60,7 @@ double matmul_parameters(const ModelSpec& model, const LayerSpec& layer) {
   const std::int64_t mixer = mixer_parameters(model, layer);
   const std::int64_t dense = ffn_products * h * model.ffn_of(layer);
   const std::int64_t ffn =
-      layer.is_moe
-          ? (model.moe.beside_dense ? dense : 0) + h * model.moe.num_experts +
-                ffn_products * h * (model.moe.topk * model.moe.expert_ffn + model.moe.shared_ffn)
+      layer.is_moe ? (model.moe.beside_dense ? dense : 0) + expert_parameters(model, ffn_products)
       : layer.has_ffn ? dense
                       : 0;
   const std::int64_t per_layer = 2 * h * model.per_layer_embedding.width;

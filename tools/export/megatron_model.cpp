@@ -213,7 +213,8 @@ void add_hybrid(ArgumentList& arguments, const ModelSpec& model) {
 }
 
 void add_router(ArgumentList& arguments, const ExportRequest& request) {
-  const MoeSpec& moe = request.job().model.moe;
+  const ModelSpec& model = request.job().model;
+  const MoeSpec& moe = model.moe;
   arguments.add("--moe-router-topk", moe.topk);
   if (moe.num_groups > 1) {
     arguments.add("--moe-router-num-groups", moe.num_groups);
@@ -223,6 +224,9 @@ void add_router(ArgumentList& arguments, const ExportRequest& request) {
   if (moe.router_bias) {  // one number for each expert beside sigmoids (DeepSeek-V3)
     arguments.add("--moe-router-score-function", "sigmoid");
     arguments.add_switch("--moe-router-enable-expert-bias");
+  } else if (model.family == "nemotron_h") {  // sigmoids, and a bias that is no parameter
+    arguments.add("--moe-router-score-function", "sigmoid",
+                  "--moe-router-enable-expert-bias, a group more, is not counted");
   } else if (moe.topk == 1 || numbers.normalizes_topk == std::optional(false)) {
     arguments.add_switch("--moe-router-pre-softmax");
   }
@@ -281,6 +285,9 @@ std::vector<ExportedArgument> megatron_expert_arguments(const ExportRequest& req
   }
   arguments.add("--num-experts", moe.num_experts);
   arguments.add("--moe-ffn-hidden-size", moe.expert_ffn);
+  if (moe.latent > 0) {
+    arguments.add("--moe-latent-size", moe.latent);
+  }
   if (!is_hybrid(model)) {
     arguments.add("--moe-layer-freq",
                   layers_that(model, [](const LayerSpec& layer) { return layer.is_moe; }));

@@ -11,6 +11,7 @@
 #include "estimator/frameworks/megatron/attention_backend.h"
 #include "estimator/frameworks/megatron/fp8_weights.h"
 #include "estimator/ledger/block_rows.h"
+#include "estimator/plan/expert_routing.h"
 
 namespace shardplan::megatron {
 
@@ -26,6 +27,8 @@ struct MegatronBlock {
 
   const RecomputeModules& recomputed() const { return plan.recompute.modules; }
   bool replays_core_attention() const { return selective() && recomputed().core_attn; }
+  // Of the tokens that routed experts see.
+  std::int64_t routed_width() const { return shardplan::routed_width(job.model); }
   bool selective() const { return plan.recompute.granularity == RecomputeGranularity::kSelective; }
   // The step at which a weight gradient is computed: its own, the delayed one, or, of two
   // microbatches' layers side by side, behind the backward of the experts or of attention.

@@ -5,6 +5,7 @@
 
 #include "estimator/frameworks/megatron/dispatch_cost.h"
 #include "estimator/ledger/block_rows.h"
+#include "estimator/plan/expert_routing.h"
 #include "estimator/plan/rank_grid.h"
 #include "estimator/plan/units.h"
 
@@ -56,7 +57,7 @@ std::int64_t deepep_bytes(std::int64_t ranks, std::int64_t hidden, std::int64_t 
 // and a scale for every 128 elements.
 std::int64_t hybridep_bytes(const Job& job, const Plan& plan, const GroupShape& group) {
   constexpr std::int64_t kTokenStep = 16;
-  const std::int64_t hidden = job.model.hidden;
+  const std::int64_t hidden = routed_width(job.model);
   const std::int64_t tokens = round_up(block_shape(job, plan).sharded_tokens, kTokenStep);
   const std::int64_t experts = div_ceil(job.model.moe.num_experts, plan.ep);
   const std::int64_t near = experts * group.ranks_per_domain;
@@ -86,7 +87,7 @@ std::int64_t dispatch_buffer_bytes(const Job& job, const Plan& plan) {
   }
   const GroupShape group = group_shape(job, plan, GroupKind::kExperts);
   return job.profile.moe_dispatcher == MoeDispatcher::kDeepEp
-             ? deepep_bytes(group.size, job.model.hidden, dispatch_sms(job.profile) / 2)
+             ? deepep_bytes(group.size, routed_width(job.model), dispatch_sms(job.profile) / 2)
              : hybridep_bytes(job, plan, group);
 }
 

@@ -27,7 +27,7 @@ BesideCost gathered_cost(const BlockContext& context) {
   const GroupShape group = experts_group(context);
   const ModelSpec& model = context.model();
   const double tokens = number(context.sharded_tokens * group.size);
-  const double token_bytes = number(model.hidden) * context.element_bytes;
+  const double token_bytes = number(routed_width(model)) * context.element_bytes;
   const double routed_bytes = 5 * number(model.moe.num_experts);
   return collective_cost(context.job.cluster, group, Collective::kAllGather,
                          tokens * (token_bytes + routed_bytes)) +
@@ -48,7 +48,7 @@ BesideCost once_cost(const BlockContext& context) {
   const std::int64_t near_experts =
       std::max(own_experts, moe.num_experts * group.ranks_per_domain / group.size);
   const double tokens = number(context.sharded_tokens) * fullest_load(context.job, context.plan);
-  const double token_bytes = number(context.model().hidden) * context.element_bytes;
+  const double token_bytes = number(routed_width(context.model())) * context.element_bytes;
   const double received = tokens * number(group.size) * share_choosing(moe, own_experts);
   const double crossing = tokens * (domains - 1) * share_choosing(moe, near_experts);
   const DispatchCost cost = dispatch_cost(context.job);
@@ -109,7 +109,7 @@ double scans_s(const BlockContext& context, double rows) {
     return 0;
   }
   constexpr std::int64_t kColumns = 1024;
-  const std::int64_t hidden = context.model().hidden;
+  const std::int64_t hidden = routed_width(context.model());
   const double looks = number(context.sharded_tokens * context.model().moe.num_experts) *
                        number(div_ceil(hidden, kColumns));
   const double looks_s = looks * context.gpu().constants->expert_look_s /
@@ -163,15 +163,34 @@ BlockTime bias_kernels(const BlockContext& context, double rows) {
   const bool is_fp32 = context.job.profile.moe_router_dtype == DType::kFp32;
   const double p = is_fp32 ? 4 : e;
   const double cast = is_fp32 ? p + e : 0;
-  return memory_bound(context, rows * number(context.model().hidden),
+  return memory_bound(context, rows * number(routed_width(context.model())),
                       {.forward = {.streamed = (e + 2 * p) + 2 * p, .converted = p + cast},
                        .backward = {.streamed = 2 * p + 2 * e, .converted = 2 * 2 * p + 2 * cast}});
+}
+
+// The product of an activation without a gate with the routing probabilities, which no kernel fuses
+// (core/transformer/moe/experts.py, bias_act_func), `p` the bytes of a probability. Forward 2, in
+// fp32 with a cast; backward each factor's gradient, 2 and 3, and the sum over a row, 1; in fp32
+// with casts of what arrives and of what leaves.
+BlockTime weighing_kernels(const BlockContext& context, double rows) {
+  const ModelSpec& model = context.model();
+  if (model.gated_ffn) {
+    return {};
+  }
+  const double e = context.element_bytes;
+  const bool is_fp32 = context.job.profile.moe_router_dtype == DType::kFp32;
+  const double p = is_fp32 ? 4 : e;
+  const double cast = is_fp32 ? p + e : 0;
+  const double width = number(div_ceil(model.moe.expert_ffn, context.plan.etp) * context.plan.etp);
+  return memory_bound(context, rows * width,
+                      {.forward = {.streamed = is_fp32 ? 0 : 2 * e, .converted = 2 * cast},
+                       .backward = {.streamed = 2 * p + (e + 2 * p) + p, .converted = 2 * cast}});
 }
 
 // Read and written: an all-gather dispatcher picks rows and puts them back once, where all tokens
 // lie zeroed and added; others permute rows on both sides of both exchanges.
 BlockTime exchange_kernels(const BlockContext& context, double rows) {
-  const double row_bytes = number(context.model().hidden) * context.element_bytes;
+  const double row_bytes = number(routed_width(context.model())) * context.element_bytes;
   if (context.job.profile.moe_dispatcher != MoeDispatcher::kAllGather) {
     BlockTime time =
         memory_bound(context, rows * row_bytes, permutation_kernels(context.job, context.plan));
@@ -212,6 +231,7 @@ BlockTime expert_exchange(const BlockContext& context, double rows) {
   const bool gathers = context.job.profile.moe_dispatcher == MoeDispatcher::kAllGather;
   BlockTime kernels = exchange_kernels(context, rows);
   add(kernels, bias_kernels(context, rows));
+  add(kernels, weighing_kernels(context, rows));
   return exposed_exchange(context, kernels,
                           gathers               ? experts_group(context)
                           : context.plan.ep > 1 ? context.ep

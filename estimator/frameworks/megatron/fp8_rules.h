@@ -180,7 +180,7 @@ inline constexpr ValidityRule kFp8Widths = {
           const std::int64_t width = fp8_width_multiple(job);
           return plan.precision == Precision::kFp8 &&
                  (model.hidden % width != 0 || model.ffn / plan.tp % width != 0 ||
-                  model.moe.expert_ffn / plan.etp % width != 0 ||
+                  model.moe.expert_ffn / plan.etp % width != 0 || model.moe.latent % width != 0 ||
                   model.moe.shared_ffn / plan.tp % width != 0);
         },
     .explain =
@@ -189,8 +189,9 @@ inline constexpr ValidityRule kFp8Widths = {
           return "precision fp8: hidden " + number_text(model.hidden) + ", ffn / tp " +
                  number_text(model.ffn / plan.tp) + ", expert_ffn / etp " +
                  number_text(model.moe.expert_ffn / plan.etp) + ", shared_ffn / tp " +
-                 number_text(model.moe.shared_ffn / plan.tp) + "; valid: multiples of " +
-                 number_text(fp8_width_multiple(job));
+                 number_text(model.moe.shared_ffn / plan.tp) +
+                 (model.moe.latent > 0 ? ", latent " + number_text(model.moe.latent) : "") +
+                 "; valid: multiples of " + number_text(fp8_width_multiple(job));
         }};
 
 }  // namespace shardplan::megatron

@@ -167,6 +167,8 @@ HostCost end_hooks(const Job& job, const Plan& plan, const HostTable& table) {
   return shards_parameters(job, plan) ? table.zero3_ends : HostCost{};
 }
 
+// Projections around experts are two of a dense layer's four linear modules, as beside_attention
+// counts them.
 HostCost latent_and_shared(const Job& job, const LayerSpec& layer, const HostTable& table) {
   const bool shares = layer.is_moe && job.model.moe.shared_ffn > 0;
   const bool is_delta_net = layer.mixer == MixerKind::kGatedDelta;
@@ -175,6 +177,7 @@ HostCost latent_and_shared(const Job& job, const LayerSpec& layer, const HostTab
   add(cost, is_delta_net && job.model.qk_norm ? -1 : 0, table.head_norms);
   add(cost, job.model.is_mla() ? 1 : 0, table.latent);
   add(cost, job.model.is_mla() && job.model.mla.q_lora_rank > 0 ? 1 : 0, table.latent_query);
+  add(cost, layer.is_moe && job.model.moe.latent > 0 ? 1.0 / 3 : 0, table.layer);
   add(cost, shares ? 1 : 0, table.shared_experts);
   add(cost, shares && job.profile.moe_shared_expert_overlap ? 1 : 0, table.shared_experts_beside);
   return cost;

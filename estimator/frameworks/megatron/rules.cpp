@@ -10,6 +10,7 @@
 #include "estimator/frameworks/megatron/dispatch_buffers.h"
 #include "estimator/frameworks/megatron/fp8_rules.h"
 #include "estimator/frameworks/megatron/fsdp.h"
+#include "estimator/frameworks/megatron/latent_rules.h"
 #include "estimator/frameworks/megatron/mixers/hybrid_rules.h"
 #include "estimator/frameworks/megatron/mixers/sparse_rules.h"
 #include "estimator/frameworks/megatron/overlap_rules.h"
@@ -205,6 +206,10 @@ constexpr std::array kRules = {
     kMixersOptimizer,
     kMixersBackends,
     kHybridParts,
+    kLatentZero,
+    kLatentBackends,
+    kLatentBiases,
+    kLatentAdapters,
     kIndexers,
     // accepted
     kAdaptersArePlain,
@@ -247,7 +252,9 @@ constexpr std::array kRules = {
     kBiasedExpertsAlone,
     kDeltaNeedsCp1,
     kDeltaHeadsByTp,
+    kHybridPrediction,
     kHybridOverlaps,
+    kLatentOverlaps,
     kHybridRecompute,
     kHybridVpp,
     kMambaByTp,

@@ -38,14 +38,10 @@ Weights block_weights(const Job& job, const Plan& plan, BlockKind kind) {
   Weights weights;
   const BlockKind shapes = kind == BlockKind::kEmbedding ? BlockKind::kHead : kind;
   const bool has_experts = is_mixture(job, kind);
+  const std::vector<WeightShape> of_experts = expert_weight_shapes(job, plan);
   std::vector<WeightShape> experts;
   for (const WeightShape& shape : module_shapes(job, plan, shapes)) {
-    const bool is_expert = has_experts &&
-                           shape.count == div_ceil(job.model.moe.num_experts, plan.ep) &&
-                           (shape.rows == div_ceil(job.model.moe.expert_ffn, plan.etp) *
-                                              (job.model.gated_ffn ? 2 : 1) ||
-                            shape.columns == div_ceil(job.model.moe.expert_ffn, plan.etp));
-    if (is_expert) {
+    if (has_experts && std::ranges::find(of_experts, shape) != of_experts.end()) {
       experts.push_back(shape);
     } else {
       weights.dense.insert(weights.dense.end(), static_cast<std::size_t>(shape.count),

@@ -213,6 +213,24 @@ TEST_CASE("what of a hybrid is wrong or not described is said by its name") {
   CHECK(later.unsupported.find("later releases than core_v0.16.1") != std::string::npos);
 }
 
+TEST_CASE("experts see tokens as wide as --moe-latent-size says") {
+  const std::string experts = R"(, "--num-layers": 2, "--hybrid-override-pattern": "ME",
+    "--squared-relu": true, "--moe-ffn-hidden-size": 512)";
+  const auto elements = [&](const std::string& more) {
+    const RunReading run = reading_of(kHybrid, experts + more);
+    CHECK(run.unsupported.empty());
+    return count_parameters(run.job.model);
+  };
+  const std::string number = R"(, "--num-experts": 16)";
+  const std::int64_t spared = 16 * 2 * 512 * (1024 - 256) - 2 * 1024 * 256;
+  CHECK(elements(number) - elements(number + R"(, "--moe-latent-size": 256)") == spared);
+  const auto said = [&](const std::string& more) {
+    return message_of([&] { reading_of(kHybrid, more); });
+  };
+  CHECK(said(R"(, "--num-layers": 2, "--hybrid-override-pattern": "M-", "--moe-latent-size": 256)")
+            .find("--moe-latent-size: found it without --num-experts") != std::string::npos);
+}
+
 TEST_CASE("a pattern by its later name is taken for core_v0.16.1's, and a note says so") {
   const auto notes = [](const std::string& more) { return reading_of(kHybrid, more).notes; };
   const auto says = [](const std::vector<std::string>& all) {

@@ -110,6 +110,7 @@ TEST_CASE("hybrid models and gpt-oss come back from the arguments that Megatron-
   for (const auto& [model, argument] :
        {std::pair{"qwen3-next-80b-a3b", "--linear-attention-freq '([1]*3+[0]*1"},
         std::pair{"qwen3.5-0.8b", "--attention-output-gate"},
+        std::pair{"nemotron-3-super-120b-a12b", "--moe-latent-size 1024"},
         std::pair{"gpt-oss-20b", "--softmax-type learnable"}}) {
     const Folder folder;
     const ProgramRun run =

@@ -63,7 +63,7 @@ void add_expert_biases(MegatronBlock& block, std::int64_t rows, std::int64_t act
     return;
   }
   const bool takes_turns = expert_turns(block) > 1;
-  const std::int64_t elements = block.shape.hidden * rows;
+  const std::int64_t elements = block.routed_width() * rows;
   const std::int64_t of_expert =
       div_ceil(elements, div_ceil(job.model.moe.num_experts, block.plan.ep));
   const bool is_fp32 = job.profile.moe_router_dtype == DType::kFp32;

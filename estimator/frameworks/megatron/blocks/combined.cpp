@@ -20,7 +20,7 @@ std::int64_t kept_bytes(const std::vector<BlockRow>& rows, Step last) {
 // Copies by expert of this rank's tokens; 0 where dispatchers make none.
 std::int64_t permuted_elements(const MegatronBlock& block) {
   return block.job.profile.moe_dispatcher == MoeDispatcher::kAllToAll
-             ? block.shape.hidden * dispatch_of(block).local
+             ? block.routed_width() * dispatch_of(block).local
              : 0;
 }
 

@@ -1,5 +1,5 @@
 // Rows of tokens that a Megatron layer sends to its experts and back, with either dispatcher.
-// Letters in block_rows.h; e ep, et etp.
+// Letters in block_rows.h, but h the width that experts see; e ep, et etp.
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
 
 #include "estimator/frameworks/megatron/adapters/rows.h"
@@ -47,12 +47,12 @@ std::int64_t padded_rows(const MegatronBlock& block, std::int64_t rows) {
 void add_expert_input(MegatronBlock& block, const Dispatch& dispatch, bool recomputed,
                       std::string_view formula) {
   if (!saves_input(block, adapts_fc1(block.job))) {
-    block.rows.use("experts.fc1_input", block.shape.hidden * dispatch.padded, block.shape.dtype,
+    block.rows.use("experts.fc1_input", block.routed_width() * dispatch.padded, block.shape.dtype,
                    Step::kForwardDispatch, Step::kForwardUnsort, formula);
     return;
   }
   keep_or_recompute(block, recomputed, Step::kBackwardCombine, "experts.fc1_input",
-                    block.linear_elements(block.shape.hidden * dispatch.padded),
+                    block.linear_elements(block.routed_width() * dispatch.padded),
                     block.linear_dtype(),
                     {.born = Step::kForwardDispatch,
                      .last_forward_use = Step::kForwardFc1,
@@ -74,7 +74,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
   const AllocationStream stream = exchange_stream(block);
-  const std::int64_t h = s.hidden;
+  const std::int64_t h = block.routed_width();
   const bool exchanges = block.plan.ep > 1;
   const bool gathers = block.plan.etp > 1;
   const Component comm = Component::kCommunication;
@@ -122,7 +122,7 @@ void add_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recompute
 void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
   const BlockShape& s = block.shape;
   RowList& rows = block.rows;
-  const std::int64_t h = s.hidden;
+  const std::int64_t h = block.routed_width();
   const Component comm = Component::kCommunication;
   add_expert_input(block, dispatch, recomputed,
                    "topk*h*u*et*I: tokens in expert order, input of the products");
@@ -159,9 +159,9 @@ void add_all_gather_dispatch(MegatronBlock& block, const Dispatch& dispatch, boo
 // What the layer's forward holds is as with the all-to-all, without this rank's own copies.
 void add_once_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool recomputed) {
   const std::int64_t once = block.job.profile.moe_dispatcher == MoeDispatcher::kDeepEp
-                                ? block.shape.hidden * dispatch.once
+                                ? block.routed_width() * dispatch.once
                                 : 0;
-  const std::int64_t padded = block.shape.hidden * dispatch.padded;
+  const std::int64_t padded = block.routed_width() * dispatch.padded;
   const DType dtype = block.shape.dtype;
   RowList& rows = block.rows;
   const Component comm = Component::kCommunication;
@@ -183,7 +183,7 @@ void add_once_dispatch(MegatronBlock& block, const Dispatch& dispatch, bool reco
 // Under fp8 the layer's forward holds the rows that it sends through the experts in bf16, and the
 // experts' forward those that it padded (core/transformer/moe/experts.py, quantization_padding).
 void add_padding(MegatronBlock& block, const Dispatch& dispatch) {
-  const std::int64_t h = block.shape.hidden;
+  const std::int64_t h = block.routed_width();
   if (block.plan.precision != Precision::kFp8) {
     return;
   }

@@ -7,6 +7,7 @@
 #include "estimator/frameworks/megatron/blocks.h"
 #include "estimator/frameworks/megatron/blocks/biased_experts.h"
 #include "estimator/frameworks/megatron/blocks/dispatch.h"
+#include "estimator/frameworks/megatron/blocks/latent.h"
 #include "estimator/frameworks/megatron/blocks/linear.h"
 #include "estimator/frameworks/megatron/shared_streams.h"
 
@@ -231,16 +232,34 @@ void add_shared_adapters(MegatronBlock& block) {
 }
 
 // Activation and routing probability are one kernel for a gate with a fused activation alone
-// (core/transformer/mlp.py, weighted_bias_swiglu_impl); else the product saves its factor.
+// (core/transformer/mlp.py, weighted_bias_swiglu_impl); else the product saves its factor. Without
+// a gate the most of backward are the gradient that arrives and those of both factors, seen by
+// PyTorch's memory profiler of the operators on the CPU; with probabilities in fp32 all three are,
+// and forward's product is before it is cast back.
 void add_unscaled_activation(MegatronBlock& block, std::int64_t activations, bool recomputed,
                              Step replayed) {
-  const bool fused = block.shape.ffn_pieces == 2 && block.job.profile.swiglu == SwigluKind::kFused;
+  const FrameworkProfile& profile = block.job.profile;
+  const bool has_gate = block.shape.ffn_pieces == 2;
+  const bool fused = has_gate && profile.swiglu == SwigluKind::kFused;
+  const DType dtype = block.shape.dtype;
   keep_or_recompute(block, recomputed, replayed, "experts.unscaled_activation",
-                    fused ? 0 : activations, block.shape.dtype,
+                    fused ? 0 : activations, dtype,
                     {.born = Step::kForwardActivation,
                      .last_forward_use = Step::kForwardActivation,
                      .dies = Step::kBackwardActivation},
                     "topk*f*u*I: saved by the product with the routing probabilities");
+  if (has_gate) {
+    return;
+  }
+  const bool is_fp32 = profile.moe_router_dtype == DType::kFp32;
+  const std::int64_t one = div_ceil(activations, expert_turns(block));
+  block.rows.use("experts.scaled_activation_fp32", is_fp32 ? one : 0, DType::kFp32,
+                 Step::kForwardActivation, Step::kForwardActivation,
+                 "topk*f*u*I: the product, before it is cast back");
+  block.rows.use("experts.factor_gradients", (is_fp32 ? 4 : 1) * one, dtype,
+                 Step::kBackwardActivation, Step::kBackwardActivation,
+                 "topk*f*u*I: of both factors of the product, less the gradient of fc1's output, "
+                 "made behind them");
 }
 
 void add_router(MegatronBlock& block, bool recomputed) {
@@ -301,6 +320,7 @@ void add_moe(MegatronBlock& block) {
   block.rows.use("ffn.norm_output_again", norm ? s.hidden * s.sharded_tokens : 0, s.dtype,
                  Step::kBackwardOutput, Step::kBackwardFfnNorm, kComputedAgain);
   add_router(block, whole);
+  add_latent_input(block, whole);
   block.rows.follow_load = true;
   add_token_dispatch(block, dispatch, whole);
   const Step replay = whole ? Step::kBackwardCombine : Step::kBackwardFc2;
@@ -347,11 +367,13 @@ void add_moe(MegatronBlock& block) {
     block.rows.use("shared.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardFfnNorm,
                    Step::kForwardOutput, "h*u: added to the routed output at the end");
   }
+  add_latent_output(block, whole);
   block.rows.use("ffn.output", s.hidden * s.sharded_tokens, s.dtype, Step::kForwardCombine,
                  Step::kForwardOutput, "h*u: tokens put back in order");
-  add_linear_gradient(block, "experts.fc1_weight_gradient", s.ffn_pieces * s.hidden * width,
+  const std::int64_t product = block.routed_width() * width;
+  add_linear_gradient(block, "experts.fc1_weight_gradient", s.ffn_pieces * product,
                       block.weight_step(Step::kBackwardFc1), local_experts);
-  add_linear_gradient(block, "experts.fc2_weight_gradient", s.hidden * width,
+  add_linear_gradient(block, "experts.fc2_weight_gradient", product,
                       block.weight_step(Step::kBackwardFc2), local_experts);
 }
 

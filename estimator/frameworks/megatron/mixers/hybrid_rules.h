@@ -16,11 +16,12 @@
 
 namespace shardplan::megatron {
 
-// Parts that Transformer Engine's layers have besides those of the layout: MambaModel's and
-// squared_relu, of nemotron_h, whose experts of projected tokens (moe_latent_size) are not
-// described; and the indexer of deepseek_v32.
+// Parts that Transformer Engine's layers have besides those of the layout: MambaModel's,
+// squared_relu and experts of projected tokens (moe_latent_size), of nemotron_h; and the indexer of
+// deepseek_v32.
 inline constexpr ModelParts kHybridModelParts = {ModelPart::kMamba2, ModelPart::kSingleParts,
-                                                 ModelPart::kReluSquared, ModelPart::kIndexer};
+                                                 ModelPart::kReluSquared, ModelPart::kLatentExperts,
+                                                 ModelPart::kIndexer};
 inline std::optional<ModelPart> unknown_part(const Job& job) {
   return missing_part(job.model, job.profile.layout.model_parts | kHybridModelParts);
 }
@@ -53,15 +54,30 @@ inline constexpr ValidityRule kHybridParts = {
           return std::ranges::any_of(
                      model.layers,
                      [&](const LayerSpec& layer) { return has_undescribed_parts(model, layer); }) ||
-                 (is_hybrid(job) && (model.is_mla() || model.num_mtp_layers > 0 ||
-                                     model.attention_gate != AttentionGate::kNone));
+                 (is_hybrid(job) &&
+                  (model.is_mla() || model.attention_gate != AttentionGate::kNone));
         },
     .explain =
         [](const Job& job, const Plan&) {
           return not_modelled(
               job, "model.layers", "Mamba-2 (" + job.model.family + ")",
               "as MambaModel has it: layers of one part, a biased convolution, a gated norm, no "
-              "projection biases, grouped-query attention, no prediction modules");
+              "projection biases, grouped-query attention");
+        }};
+
+// core/models/mamba/mamba_model.py builds an embedding, a stack and an output layer, whatever
+// mtp_num_layers says; modules of hybrids came with later releases.
+inline constexpr ValidityRule kHybridPrediction = {
+    .name = "hybrids_predict_one_token",
+    .reads = {},
+    .broken = [](const Job& job,
+                 const Plan&) { return job.model.num_mtp_layers > 0 && is_hybrid(job); },
+    .explain =
+        [](const Job& job, const Plan&) {
+          return "num_mtp_layers " + number_text(job.model.num_mtp_layers) +
+                 " with layers of one part (" + job.model.family +
+                 "), which core_v0.16.1's MambaModel trains without modules of prediction; valid: "
+                 "0";
         }};
 
 // core/ssm/mamba_context_parallel.py, __init__: heads are divided over the ranks of a group, and
@@ -138,7 +154,8 @@ inline constexpr ValidityRule kMambaByTp = {
     .broken =
         [](const Job& job, const Plan& plan) {
           const MambaSpec& mamba = job.model.mamba;
-          return (mamba.groups % plan.tp != 0 || mamba.num_heads % plan.tp != 0) && is_hybrid(job);
+          return (mamba.groups % plan.tp != 0 || mamba.num_heads % plan.tp != 0) &&
+                 is_hybrid(job) && mamba.num_heads > 0;
         },
     .explain =
         [](const Job& job, const Plan& plan) {

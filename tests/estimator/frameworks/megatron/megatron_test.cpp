@@ -346,8 +346,8 @@ std::int64_t alive_bytes(const BlockSet& blocks, Step step) {
   return bytes;
 }
 
-// core/transformer/moe/experts.py, SequentialMLP: when the first of eight has its activation's
-// gradients, the others still have what their second products saved.
+// core/transformer/moe/experts.py, SequentialMLP: when the first of eight has the gradients of its
+// weighted activation and of both factors, the others still have what their second products saved.
 TEST_CASE("experts that take turns need gradients of one and keep what all saved") {
   Job job = gpt_job("1x8-h100");
   job.model.moe = {.num_experts = 8, .topk = 2, .expert_ffn = 1024};
@@ -364,7 +364,7 @@ TEST_CASE("experts that take turns need gradients of one and keep what all saved
   CHECK(layer_of(turns, BlockKind::kMoeLayer).summary.kept_bytes ==
         layer_of(grouped, BlockKind::kMoeLayer).summary.kept_bytes);
   CHECK(more(Step::kBackwardFc2) == -kProduct * 7 / 8);
-  CHECK(more(Step::kBackwardActivation) == kProduct * (7 - 2 * 7) / 8);
+  CHECK(more(Step::kBackwardActivation) == kProduct * (7 - 3 * 7) / 8);
   CHECK(more(Step::kForwardFc2) == kSent);
   job.model.moe.num_experts = 1;
   job.model.moe.topk = 1;
