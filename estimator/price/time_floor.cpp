@@ -124,11 +124,11 @@ double least_update_s(PricePieces& pieces, const Plan& plan, const PriceFreedom&
       .forward_s = kNoTime, .backward_s = kNoTime, .host_s = kNoTime};
   pieces.begin(plan);
   const PipelineLayout& ranks = pieces.split().steps.pipeline;
-  const ReductionPiece& reductions = pieces.reductions(plan).value;
   const UpdateTimes& update = framework_of(pieces.job.profile).update;
   double least_s = kNoTime;
   Plan at = plan;
   each(open.zero, at.zero, [&] {
+    const ReductionPiece& reductions = pieces.reductions(at).value;
     const std::array<std::size_t, 2> ends = {ranks.rank_kind(0), ranks.rank_kind(at.pp - 1)};
     each(open.offload, at.offload, [&] {
       double slowest_s = 0;
