@@ -127,10 +127,11 @@ const std::vector<RankParameters>& PricePieces::parameters(const Plan& plan) {
 }
 
 const PieceMemo<ReductionPiece, 3>::Piece& PricePieces::reductions(const Plan& plan) {
+  // Under frameworks that see ZeRO per microbatch: none, 1 and 2, or 3, which gathers all weights.
+  const std::int64_t sharding = shardings(plan) == 0 ? 0 : plan.zero < 3 ? 1 : 2;
   return reduction_pieces.find(
       {split_piece->number, grid_piece->number,
-       packed(2 * number(plan.precision) + (shardings(plan) != 0 ? 1 : 0),
-              number(plan.grad_dtype))},
+       packed(4 * number(plan.precision) + sharding, number(plan.grad_dtype))},
       [&](ReductionPiece& piece) {
         const UpdateTimes& update = framework_of(job.profile).update;
         piece.ranks.clear();

@@ -13,6 +13,7 @@
 #include "estimator/estimate.h"
 #include "estimator/price/pieces.h"
 #include "tests/allocation_count.h"
+#include "tests/estimator/llama_job.h"
 #include "tests/estimator/random_jobs.h"
 
 namespace shardplan {
@@ -193,6 +194,21 @@ TEST_CASE("a price does not depend on what its table priced before") {
     }
   }
   CHECK(failures == 0);
+}
+
+// ZeRO-3 gathers frozen weights too, the others what they have updated.
+TEST_CASE("a price of ZeRO-2 with adapters does not depend on ZeRO-3's") {
+  Job job =
+      llama_job("deepspeed", {.hidden = 1024, .ffn = 4096, .heads = 16, .layers = 4}, 8, 512, 8);
+  job.adapters = {.rank = 8, .targets = {true, true, true, true}};
+  PriceTable table = build_price_table(job);
+  price(table, deepspeed_plan(3));
+  for (const std::int64_t zero : {0, 1, 2}) {
+    CAPTURE(zero);
+    PriceTable fresh = build_price_table(job);
+    CHECK(price(table, deepspeed_plan(zero)).step_time_s ==
+          price(fresh, deepspeed_plan(zero)).step_time_s);
+  }
 }
 
 TEST_CASE("the order of ranks moves no byte that a step allocates") {
