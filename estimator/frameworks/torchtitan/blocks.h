@@ -55,10 +55,12 @@ struct TitanBlock {
   bool is_gpt_oss() const { return torchtitan::is_gpt_oss(job.model); }
   bool turns_halves() const { return torchtitan::turns_halves(job.model); }
   DType parameter_dtype() const { return layer_parameter_dtype(job.model); }
-  // An all-reduce over replicas keeps a group's reduction in fp32 to the end of backward
-  // (torch _fsdp_param_group.py, AllReduceState), beside gradients in bf16.
+  // An all-reduce over replicas keeps what it reduced in fp32 to the end of backward (torch
+  // _fsdp_param_group.py, AllReduceState): the gradient itself, but where that is bf16, and in
+  // later microbatches, which add to it.
   bool keeps_reductions() const {
-    return parameter_dtype() == DType::kBf16 && plan.dp_replicate > 1;
+    return fsdp.is_sharded && fsdp.reduces_each_backward && plan.dp_replicate > 1 &&
+           (parameter_dtype() == DType::kBf16 || num_microbatches(job, plan) > 1);
   }
   // Llama 4 multiplies rows by their scores before its experts (models/moe/moe.py,
   // score_before_experts), the others behind.

@@ -59,7 +59,9 @@ TitanChunk::TitanChunk(const Job& job, const Plan& plan, const SizesOfLayers& si
       return;
     }
     if (!begins_with_end()) {
-      groups.insert(groups.begin(), ParameterGroup{.weights = {}, .shard = shard});
+      groups.insert(
+          groups.begin(),
+          ParameterGroup{.weights = {}, .shard = shard, .keeps_reduction = keeps_reductions});
     }
     groups.front().weights.insert(groups.front().weights.end(), of_end.begin(), of_end.end());
   };

@@ -1,5 +1,7 @@
 #include "estimator/frameworks/torchtitan/blocks/gradient_rows.h"
 
+#include <algorithm>
+
 #include "estimator/frameworks/torchtitan/blocks.h"
 
 namespace shardplan::torchtitan {
@@ -72,10 +74,54 @@ BlockRow titan_embedding_gradient(const TitanBlock& block) {
 
 namespace {
 
-// Beside replicas a layer's reduction stays in fp32 until backward is over. With several
-// microbatches, whose backwards each begin without, rows of those behind stand where they are most:
-// at the embedding, at the first layer, and one at every other; the head's, in fp32 like its
-// gradient, is added to that and stays, too.
+// A rank's share of what a layer's groups reduce.
+std::int64_t reduced_share(const Job& job, const Plan& plan, const TitanParameters& of) {
+  const std::int64_t experts =
+      of.experts > 0 ? div_ceil(of.experts, expert_shard_size(job, plan)) : 0;
+  return div_ceil(of.layer, dense_shard_size(job, plan)) + experts;
+}
+
+// The same of all layers, of those with experts, and whether these stand behind all others.
+struct ReducedLayers {
+  std::int64_t all = 0;
+  std::int64_t with_experts = 0;
+  bool experts_last = false;
+};
+
+ReducedLayers reduced_layers(const TitanBlock& block) {
+  const std::vector<LayerSpec>& layers = block.job.model.layers;
+  ReducedLayers sum{.experts_last = block.job.model.has_dense_layers() &&
+                                    block.job.model.has_moe_layers() &&
+                                    std::ranges::is_sorted(layers, {}, &LayerSpec::is_moe)};
+  for (const bool is_moe : {false, true}) {
+    const std::int64_t count = std::ranges::count(layers, is_moe, &LayerSpec::is_moe);
+    if (count > 0) {
+      const std::int64_t share =
+          reduced_share(block.job, block.plan, titan_parameters(block.job, block.plan, is_moe));
+      sum.all += count * share;
+      sum.with_experts += is_moe ? count * share : 0;
+    }
+  }
+  return sum;
+}
+
+// Of the layers whose backward came before that of a layer of such a kind: all behind the first
+// ones, one behind every other, of which each adds as much as its activations leave.
+std::int64_t reduced_before(const TitanBlock& block, BlockKind kind, std::int64_t own) {
+  const ReducedLayers layers = reduced_layers(block);
+  switch (kind) {
+    case BlockKind::kEmbedding: return layers.all;
+    case BlockKind::kFirstLayer: return layers.all - own;
+    case BlockKind::kFirstMoeLayer: return layers.experts_last ? layers.with_experts - own : own;
+    case BlockKind::kDenseLayer: return layers.experts_last ? layers.with_experts : own;
+    case BlockKind::kLastLayer: return 0;
+    default: return own;
+  }
+}
+
+// Beside replicas a group's reduction stays in fp32 until backward is over. With several
+// microbatches, whose backwards each begin without, rows of those before stand where they are most;
+// with one, where parameters are bf16, each is there from its layer's backward on.
 void add_kept_reductions(TitanBlock& block, BlockKind kind, std::int64_t share) {
   constexpr std::string_view kName = "fsdp.kept_reductions";
   constexpr std::string_view kFormula = "n/S in fp32: until all replicas' are summed up";
@@ -90,15 +136,12 @@ void add_kept_reductions(TitanBlock& block, BlockKind kind, std::int64_t share) 
     }
     return;
   }
-  const std::int64_t layers = block.job.model.num_layers();
-  const std::int64_t behind = kind == BlockKind::kEmbedding    ? layers
-                              : kind == BlockKind::kFirstLayer ? layers - 1
-                              : kind == BlockKind::kLastLayer  ? 0
-                                                               : 1;
   const std::int64_t head =
-      div_ceil(block.parameters.head, dense_shard_size(block.job, block.plan));
-  block.rows.use_as(Component::kCommunication, kName, head + behind * share, DType::kFp32,
-                    kFirstBackward, kLastBackward, kFormula);
+      block.fsdp.root_holds_ends
+          ? 0
+          : div_ceil(block.parameters.head, dense_shard_size(block.job, block.plan));
+  block.rows.use_as(Component::kCommunication, kName, head + reduced_before(block, kind, share),
+                    DType::kFp32, kFirstBackward, kLastBackward, kFormula);
 }
 
 }  // namespace
@@ -106,17 +149,11 @@ void add_kept_reductions(TitanBlock& block, BlockKind kind, std::int64_t share) 
 // Reduced gradients are cast where parameters are bf16 (torch _fsdp_collectives.py, foreach_reduce,
 // orig_dtype).
 void add_titan_reductions(TitanBlock& block, BlockKind kind) {
-  if (block.parameter_dtype() == DType::kFp32) {
-    return;
-  }
-  const std::int64_t share =
-      div_ceil(block.parameters.layer, dense_shard_size(block.job, block.plan)) +
-      (block.groups_experts()
-           ? div_ceil(block.parameters.experts, expert_shard_size(block.job, block.plan))
-           : 0);
+  const bool casts = block.parameter_dtype() == DType::kBf16;
+  const std::int64_t share = reduced_share(block.job, block.plan, block.parameters);
   if (block.keeps_reductions()) {
     add_kept_reductions(block, kind, share);
-  } else if (kind != BlockKind::kEmbedding) {
+  } else if (casts && kind != BlockKind::kEmbedding) {
     block.rows.use_as(Component::kCommunication, "fsdp.reduction_output", share, DType::kFp32,
                       Step::kWeight, Step::kWeight,
                       "n/S: before it is cast to the parameters' dtype");

@@ -15,7 +15,8 @@ void split_gradient(BlockRow& row, const std::vector<std::int64_t>& weights);
 BlockRow titan_gradient(const TitanBlock& block, std::int64_t elements, Step born);
 BlockRow titan_embedding_gradient(const TitanBlock& block);
 BlockRow titan_expert_gradient(const TitanBlock& block);  // of experts that are a group
-// Reductions of a layer's gradients in fp32, where its parameters are not.
+// Reductions of a layer's gradients beside these: in fp32 where they are not, and those that
+// replicas keep.
 void add_titan_reductions(TitanBlock& block, BlockKind kind);
 
 }  // namespace shardplan::torchtitan
