@@ -4,6 +4,7 @@
 
 #include "estimator/frameworks/deepspeed/partitioned.h"
 #include "estimator/frameworks/pieces/huggingface/loss.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/host.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/time/host_time.h"
 
@@ -15,6 +16,8 @@ constexpr auto kNumbers = std::to_array<HostNumber>({
     {.name = "layer", .member = &HostTable::layer},
     {.name = "head_norms", .member = &HostTable::head_norms},
     {.name = "adapter", .member = &HostTable::adapter},
+    {.name = "delta_net", .member = &HostTable::delta_net},
+    {.name = "mamba", .member = &HostTable::mamba},
     {.name = "ends", .member = &HostTable::ends},
     {.name = "loss_chunk", .member = &HostTable::loss_chunk},
     {.name = "zero2_hooks", .member = &HostTable::zero2_hooks},
@@ -44,7 +47,7 @@ double hooked_layers(const Job& job, const Plan& plan, double adapters) {
 
 HostCost layer_hooks(const Job& job, const Plan& plan, const LayerSpec& layer,
                      const HostTable& table) {
-  HostCost cost;
+  HostCost cost = huggingface::mixer_launches(job, layer, table);
   const double adapters = huggingface::num_adapters(job, layer);
   add(cost, adapters, table.adapter);
   if (plan.zero <= 1) {

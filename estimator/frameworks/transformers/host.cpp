@@ -3,6 +3,7 @@
 #include <array>
 
 #include "estimator/frameworks/pieces/huggingface/loss.h"
+#include "estimator/frameworks/pieces/huggingface/mixers/host.h"
 #include "estimator/frameworks/pieces/huggingface/tuned.h"
 #include "estimator/time/host_time.h"
 
@@ -14,6 +15,8 @@ constexpr auto kNumbers = std::to_array<HostNumber>({
     {.name = "layer", .member = &HostTable::layer},
     {.name = "head_norms", .member = &HostTable::head_norms},
     {.name = "adapter", .member = &HostTable::adapter},
+    {.name = "delta_net", .member = &HostTable::delta_net},
+    {.name = "mamba", .member = &HostTable::mamba},
     {.name = "ends", .member = &HostTable::ends},
     {.name = "loss_chunk", .member = &HostTable::loss_chunk},
     {.name = "tensor_parallel", .member = &HostTable::tensor_parallel},
@@ -25,7 +28,8 @@ constexpr auto kNumbers = std::to_array<HostNumber>({
 // Plain parts of weights are launched as whole ones are; their collectives were not measured.
 HostCost layer_hooks(const Job& job, const Plan& plan, const LayerSpec& layer,
                      const HostTable& table) {
-  HostCost cost = scaled(huggingface::num_adapters(job, layer), table.adapter);
+  HostCost cost = huggingface::mixer_launches(job, layer, table);
+  add(cost, huggingface::num_adapters(job, layer), table.adapter);
   add(cost, plan.tp > 1 && !job.profile.tensor_parallel_dtensors ? -1 : 0, table.tensor_parallel);
   return cost;
 }

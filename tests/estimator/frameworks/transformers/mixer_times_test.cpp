@@ -9,6 +9,7 @@
 #include "estimator/frameworks/pieces/huggingface/mixers/package_kernels.h"
 #include "estimator/frameworks/pieces/memory_model.h"
 #include "estimator/time/block_work.h"
+#include "tests/estimator/host_costs.h"
 #include "tests/estimator/layer_kernels.h"
 
 namespace shardplan::huggingface {
@@ -143,6 +144,28 @@ TEST_CASE("Mamba-2's function takes what its kernels were measured to take") {
                        .convolution = 4,
                        .chunk = 128};
     check_within(in_microseconds(combined_scan_time(context_of(job))), run.kernels, 0.08);
+  }
+}
+
+// What steps of data/measured/trainer_kernels_h200.jsonl took over layers with attention.
+TEST_CASE("mixers cost the host more than attention") {
+  for (const MemoryModel framework : {MemoryModel::kTransformers, MemoryModel::kDeepspeed}) {
+    Job job;
+    set_measured_framework(job.profile, framework);
+    job.cluster.host_slowdown = kMachine;
+    job.profile.mixer_kernels = true;
+    const auto added_ms = [&](const LayerSpec& layer) {
+      return 1e3 * (both(host_cost(job, {}, layer)) - both(host_cost(job, {}, {})));
+    };
+    const double gated = added_ms({.mixer = MixerKind::kGatedDelta});
+    CHECK(gated == doctest::Approx(2.07));
+    CHECK(added_ms({.mixer = MixerKind::kKimiDelta}) == doctest::Approx(1.44 * gated));
+    const double mamba = added_ms({.mixer = MixerKind::kMamba2});
+    CHECK(mamba == doctest::Approx(2.65));
+    CHECK(added_ms({.has_mamba_beside = true}) == mamba);
+    job.profile.mixer_kernels = false;
+    CHECK(added_ms({.mixer = MixerKind::kGatedDelta}) == gated);
+    CHECK(added_ms({.mixer = MixerKind::kMamba2}) == 0);
   }
 }
 
