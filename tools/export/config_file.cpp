@@ -29,12 +29,18 @@ std::string string_text(const std::string& word) {
   return text + "\"";
 }
 
+// With a point, as transformers 5.17 takes no integer where a configuration has a float.
+std::string real_text(double number) {
+  const std::string text = exact_text(number);
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
 std::string value_text(const JsonValue& value, const std::string& indent) {
   switch (value.kind) {
     case JsonKind::kNull: return "null";
     case JsonKind::kBool: return value.boolean ? "true" : "false";
     case JsonKind::kInteger: return std::to_string(value.integer);
-    case JsonKind::kReal: return exact_text(value.real);
+    case JsonKind::kReal: return real_text(value.real);
     case JsonKind::kString: return string_text(value.string);
     case JsonKind::kArray: {
       std::string text = "[";

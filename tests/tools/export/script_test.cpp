@@ -41,6 +41,8 @@ TEST_CASE("a config.json is written again with what it says") {
   CHECK(config_text(parse_json(written, "config.json")) == written);
   CHECK(contains(written, "\"name\": \"a\\\"b\""));
   CHECK(contains(written, "\"sizes\": [1, 2]"));
+  CHECK(contains(written, "\"rope_theta\": 5e+05"));
+  CHECK(contains(written, "\"factor\": 8.0"));
 }
 
 TEST_CASE("numbers of a config.json are found where either transformers writes them") {

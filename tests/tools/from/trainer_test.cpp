@@ -106,7 +106,7 @@ TEST_CASE("LLaMA-Factory's version 1 is its own loop, and what of it is not desc
                  "found deepspeed without dist_config.config_file"));
   CHECK(contains(folder.estimate("sft.yaml", with(file, "Qwen3-4B", "Qwen3.5-4B")).err,
                  "loads qwen3.5-4b with its tower for pictures or sound, which is counted"));
-  CHECK(contains(folder.estimate("sft.yaml", with(file, "Qwen3-4B", "gemma-4-E2B")).out,
+  CHECK(contains(folder.estimate("sft.yaml", with(file, "Qwen3-4B", "gemma-3n-E2B")).out,
                  "UNSUPPORTED"));
 }
 
