@@ -152,15 +152,14 @@ void add_forward_rows(MoeRows& m) {
   m.use("ffn.output", s.stream, Step::kForwardCombine, Step::kForwardOutput, "h*T");
 }
 
-// What a checkpoint by operations keeps for the replay of attention alone.
+// What is there when a replay begins and gone where it holds most: the gathered gradient in front
+// of GPT-OSS's, and what a checkpoint by operations keeps for the replay of attention alone.
 std::int64_t dropped_by_attention(const MoeRows& m) {
-  if (!m.block.recomputes_ops()) {
-    return 0;
+  const bool replays_ops = m.block.recomputes_ops();
+  if (m.moe.is_biased && m.sizes.tensor_parallel) {
+    return m.sizes.gathered + (replays_ops ? m.sizes.sequence : 0);
   }
-  if (m.moe.is_biased) {  // what its reduce-scatter gave, and the gathered gradient in front
-    return m.sizes.tensor_parallel ? m.sizes.sequence + m.sizes.gathered : 0;
-  }
-  if (!m.sizes.mla.exists) {
+  if (!replays_ops || !m.sizes.mla.exists) {
     return 0;
   }
   return (m.sizes.saves_product(Weight::kQuery) ? m.sizes.mla.query : 0) +
