@@ -130,14 +130,21 @@ double measured_gemm_s(const GemmGrid& grid, const ProductShape& shape) {
          std::max(k, grid.k.front()) / std::exp(log_rate);
 }
 
-// Heads as wide as the work's, or else the narrowest that are wider.
+// Heads as wide as the work's, or else the narrowest that are wider, or the widest. Heads wider
+// than 256 run by another kernel (PyTorch's sdp_utils.cpp), whose curve is none of narrower ones.
 const AttentionCurve& curve_for(const std::vector<AttentionCurve>& curves, std::int64_t head_dim) {
+  constexpr std::int64_t kWidestFused = 256;
+  const AttentionCurve* widest = &curves.front();
   for (const AttentionCurve& curve : curves) {
+    if (head_dim <= kWidestFused && curve.head_dim > kWidestFused) {
+      break;
+    }
+    widest = &curve;
     if (curve.head_dim >= head_dim) {
-      return curve;
+      break;
     }
   }
-  return curves.back();
+  return *widest;
 }
 
 // A call ends when its last tiles do: over the mean of the multiprocessors it takes a time longer

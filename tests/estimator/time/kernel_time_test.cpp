@@ -373,6 +373,23 @@ TEST_CASE("attention has a measured curve for each direction and head dimension"
   CHECK(memory_bound_s(gpu, 4e12 * 0.93) == doctest::Approx(1));
 }
 
+// data/measured/attention_heads_h200.json: two calls of 32 heads and 8,192 tokens.
+TEST_CASE("heads of 512 run by a kernel of their own, whose curve narrower ones do not take") {
+  GpuSpec gpu = Library().gpu("h200");
+  const auto seconds = [&](std::int64_t width) {
+    const AttentionWork work = {.pairs = 2 * 8192.0 * 8192.0 / 2,
+                                .heads = 32,
+                                .qk_dim = width,
+                                .v_dim = width,
+                                .length = 8192,
+                                .heads_of_call = 64};
+    return std::pair(attention_forward_s(gpu, work), attention_backward_s(gpu, work));
+  };
+  CHECK(seconds(512).first == doctest::Approx(0.03305).epsilon(0.01));
+  CHECK(seconds(512).second == doctest::Approx(0.2472).epsilon(0.01));
+  CHECK(seconds(256).first == doctest::Approx(2 * seconds(128).first));
+}
+
 TEST_CASE("FlashAttention 2 is slower than what Hopper can do, and as fast as any on Ampere") {
   GpuSpec gpu = h200();
   AttentionWork work = {.pairs = 1e9, .heads = 32, .qk_dim = 128, .v_dim = 128, .length = 8192};
