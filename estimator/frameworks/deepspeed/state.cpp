@@ -46,7 +46,10 @@ StageState state_of_stage(const Job& job, const Plan& plan, std::optional<std::i
       peaks.rank = each;
     }
   }
-  StageState state = state_of_run(fullest, activation_dtype(plan.precision));
+  // Flat tensors leave blocks no ends that matter; each parameter's own copies and moments do.
+  const std::optional<AllocatorKind> allocator =
+      plan.zero == 0 ? std::optional(job.profile.allocator) : std::nullopt;
+  StageState state = state_of_run(fullest, activation_dtype(plan.precision), allocator);
   state.played->rank = peaks.rank;
   return state;
 }
