@@ -38,6 +38,10 @@ constexpr std::string_view kLinearized =
 constexpr std::string_view kTower =
     "a tower for pictures or sound beside the text model; --model of a text model estimates that "
     "alone";
+// transformers 5.17 models/gemma3n/modeling_gemma3n.py.
+constexpr std::string_view kStreams =
+    "layers of Gemma 3n (four streams by AltUp, Laurel blocks, sparse activations), which are not "
+    "described";
 constexpr std::string_view kReads = "no model of the next token";
 constexpr std::string_view kStates = "state-space layers";
 constexpr std::string_view kRemote =
@@ -87,7 +91,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.part = "/ovis", .what = kTower},
     {.part = "audio", .what = kTower},
     {.part = "moss-vl", .what = kTower},
-    {.part = "gemma-3n", .what = kTower},
+    {.part = "gemma-3n", .what = kStreams},
     {.part = "gemma-3-4b", .what = kTower},
     {.part = "gemma-3-12b", .what = kTower},
     {.part = "gemma-3-27b", .what = kTower},
@@ -117,7 +121,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
 
 // Reasons that stand whatever layers are described.
 constexpr std::array kNotOfLayers = std::to_array<std::string_view>(
-    {kPacked, kNvfp4, kFp8, kByKernel, kAqlm, kTernary, kLinearized, kTower, kReads});
+    {kPacked, kNvfp4, kFp8, kByKernel, kAqlm, kTernary, kLinearized, kTower, kStreams, kReads});
 
 bool is_of_layers(const Family& family) {
   return std::ranges::find(kNotOfLayers, family.what) == kNotOfLayers.end();
