@@ -7,6 +7,7 @@
 #include "tools/commands/command.h"
 #include "tools/commands/find_max.h"
 #include "tools/commands/help.h"
+#include "tools/commands/nearest_run.h"
 #include "tools/commands/program_report.h"
 #include "tools/commands/support.h"
 #include "tools/commands/verdict.h"
@@ -104,6 +105,7 @@ void answer(EstimateReport& report, const Options& options, const Library& libra
   report.network = network_words(report.question.job.cluster);
   report.detail = given(options, "explain") ? Detail::kRows : Detail::kTotals;
   report.prediction = predict_question(report.question, report.rule);
+  report.nearest = nearest_run(report, options, library);
   report.assumptions = assumptions_of(report.question, library, report.prediction, report.rule);
   if (report.prediction.has_numbers()) {
     report.evidence =

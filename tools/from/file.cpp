@@ -161,7 +161,7 @@ void override_setting(RunSettings& settings, const ArgumentTable& table, Setting
   const bool is_megatron = settings.format == RunFormat::kMegatron;
   const bool is_list = row != nullptr && row->num_values != 0 && row->num_values != 1;
   std::erase_if(settings.arguments, [&](const Setting& each) { return each.name == setting.name; });
-  if ((is_megatron && value == "false") || (is_list && value.empty())) {
+  if (value.empty() || (is_megatron && value == "false")) {
     return;
   }
   if (is_list) {

@@ -37,8 +37,8 @@ RunSettings settings_from_json(const std::string& text, const std::string& file)
 std::string argument_named(const RunSettings& settings, const ArgumentTable& table,
                            const std::string& name);
 // Puts `setting` in place of what the file says: by the argument's own name (argument_named), with
-// one value as text, none for a switch. Several values in it are divided by commas or blanks;
-// "false" takes a switch of Megatron-LM away, nothing a list.
+// one value as text, none for a switch. Several values in it are divided by commas or blanks; an
+// empty one leaves the argument out, "false" a switch of Megatron-LM.
 void override_setting(RunSettings& settings, const ArgumentTable& table, Setting setting);
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/read/json_message.h"
 #include "estimator/frameworks/framework.h"
 #include "estimator/plan/units.h"
 #include "estimator/time/kernel_time.h"
@@ -86,13 +87,24 @@ double share_of(std::int64_t device_used_bytes, const Job& job) {
          static_cast<double>(device_capacity_bytes(job.cluster));
 }
 
+std::string nearest_lines(const NearestRun& nearest) {
+  const MemoryEstimate& memory = nearest.prediction.memory;
+  return label_line("without", joined(nearest.left_out) + ": " + verdict_words(nearest.prediction) +
+                                   ", device used " +
+                                   gib(basis_bytes(memory, MemoryBasis::kDeviceUsed)) + " of " +
+                                   gib(device_capacity_bytes(nearest.job.cluster)) + " GiB, " +
+                                   fixed(nearest.prediction.time.total_s, 3) + " s a step") +
+         label_line("", nearest.command);
+}
+
 std::string verdict_lines(const EstimateReport& report, const Paint& paint) {
   const Prediction& prediction = report.prediction;
   std::string text = paint(verdict_colour(prediction), verdict_words(prediction));
   if (!prediction.has_numbers()) {
     const std::string_view repeated = "unsupported: ";  // the first word said so
     const bool repeats = prediction.reason.starts_with(repeated);
-    return text + "  " + prediction.reason.substr(repeats ? repeated.size() : 0) + "\n";
+    text += "  " + prediction.reason.substr(repeats ? repeated.size() : 0) + "\n";
+    return text + (report.nearest ? nearest_lines(*report.nearest) : "");
   }
   const Job& job = report.question.job;
   const MemoryEstimate& memory = prediction.memory;

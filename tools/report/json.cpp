@@ -255,6 +255,11 @@ std::string estimate_json(const EstimateReport& report) {
     }
   }
   json["predicted"] = json_of(report.prediction, report.detail);
+  if (report.nearest) {
+    json["without"] = {{"settings", report.nearest->left_out},
+                       {"command", report.nearest->command},
+                       {"predicted", json_of(report.nearest->prediction, Detail::kTotals)}};
+  }
   if (report.prediction.has_numbers()) {
     json["memory_rule"] = json_of(report.rule, job);
     json["memory_rule"]["kept"] = check_rule(job, report.prediction.memory, report.rule).kept();

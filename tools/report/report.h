@@ -53,11 +53,20 @@ struct StepComparison {
   StepAccount estimate;
 };
 
+// What a run is without settings that it is refused for.
+struct NearestRun {
+  std::vector<std::string> left_out;  // "torch_compile true"
+  Job job;
+  Prediction prediction;
+  std::string command;  // that asks so
+};
+
 struct EstimateReport {
   Question question;
   MemoryRule rule;
   std::string network = {};  // what lies between the GPUs, in words
   Prediction prediction = {};
+  std::optional<NearestRun> nearest = std::nullopt;  // of a run that is refused
   std::vector<StatedAssumption> assumptions = {};
   std::optional<Evidence> evidence = std::nullopt;  // of an answer with numbers
   std::optional<Maximum> maximum = std::nullopt;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "data/read/json_message.h"
 #include "estimator/frameworks/framework.h"
 #include "tools/report/estimate_table.h"
 #include "tools/report/lines.h"
@@ -44,6 +45,15 @@ std::string refusal(const Screen& screen, const EstimateReport& report) {
                       prediction.reason.substr(repeats ? kRepeated.size() : 0));
 }
 
+std::string nearest_rows(const Screen& screen, const NearestRun& nearest) {
+  return screen_line(screen, "without",
+                     joined(nearest.left_out) + ": " + verdict_words(nearest.prediction) + "  " +
+                         memory_words(nearest.job, nearest.prediction.memory) + "; " +
+                         speed_words(nearest.prediction.time),
+                     4) +
+         command_rows(screen, nearest.command);
+}
+
 std::string rule_row(const Screen& screen, const EstimateReport& report) {
   const Judgement& judged = *report.prediction.judged;
   return screen_line(screen, judged.check.kept() ? "rule" : "broken",
@@ -66,7 +76,9 @@ std::string estimate_screen(const Screen& screen, const EstimateReport& report) 
   const Job& job = question.job;
   const std::string run = question.run ? run_rows(screen, *question.run) : "";
   if (!prediction.has_numbers()) {
-    return composed({{kMustStand, refusal(screen, report)}, {50, run}});
+    return composed({{kMustStand, refusal(screen, report)},
+                     {60, report.nearest ? nearest_rows(screen, *report.nearest) : ""},
+                     {50, run}});
   }
   const MemoryEstimate& memory = prediction.memory;
   const auto line = [&](int weight, std::string_view label, const std::string& text,

@@ -88,7 +88,7 @@ TEST_CASE(
   const ProgramRun refused = run_shardplan(
       {"estimate", "--model", "llama3.2-1b", "--cluster", "1x8-h100", "--sequence-length", "4k",
        "--global-batch", "8", "--set", "attention_backend=local", "--set", "fused_optimizer=false",
-       "--export", folder.path() + "/other"});
+       "--set", "cross_entropy=native_fused", "--export", folder.path() + "/other"});
   check_refused(refused, 2);
   CHECK(contains(refused.err, "--set rope_fusion=false, masked_softmax_fusion=false"));
   CHECK(contains(refused.err, "nothing is written"));

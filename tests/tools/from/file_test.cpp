@@ -280,6 +280,7 @@ TEST_CASE("estimate --from says how every setting was taken, and --set changes o
   write_file(script, refused);
   CHECK(run({}).exit_code == 2);
   CHECK(run({"--set", "perform-rl-step=false"}).exit_code == 0);
+  CHECK(run({"--set", "perform-rl-step="}).exit_code == 0);
 }
 
 TEST_CASE("--set with a name that neither the framework nor the file has is refused") {
