@@ -298,7 +298,8 @@ std::vector<RankOrder> all_rank_orders(const Job& job, const RankOrder& first) {
   return supported(job, "rank_order", &Plan::rank_order, std::move(orders));
 }
 
-std::vector<Offload> all_offloads(const Job& job) {
+// What some stage of ZeRO can keep on the host.
+std::vector<Offload> all_offloads(const Job& job, const std::vector<std::int64_t>& stages) {
   std::vector<Offload> offloads;
   for (const bool parameters : {false, true}) {
     for (const bool activations : {false, true}) {
@@ -308,9 +309,15 @@ std::vector<Offload> all_offloads(const Job& job) {
       }
     }
   }
-  for (const char* field : {"offload.optimizer", "offload.activations", "offload.parameters"}) {
-    offloads = supported(job, field, &Plan::offload, std::move(offloads));
-  }
+  std::erase_if(offloads, [&](const Offload& offload) {
+    return std::ranges::none_of(stages, [&](std::int64_t zero) {
+      std::vector<Offload> left = {offload};
+      for (const char* field : {"offload.optimizer", "offload.activations", "offload.parameters"}) {
+        left = supported(job, field, &Plan::offload, std::move(left), {.zero = zero});
+      }
+      return !left.empty();
+    });
+  });
   return offloads;
 }
 
@@ -350,7 +357,7 @@ SearchSpace wide_space(const Job& job) {
                                {DType::kFp32, DType::kBf16, DType::kFp8});
   space.exp_avg_sq_dtype = dtypes("exp_avg_sq_dtype", &Plan::exp_avg_sq_dtype, DType::kFp32,
                                   {DType::kFp32, DType::kBf16, DType::kFp8});
-  space.offload = all_offloads(job);
+  space.offload = all_offloads(job, space.zero);
   if (job.model.moe.num_experts > 0) {
     space.moe_buffer_factor = supported(job, "moe_buffer_factor", &Plan::moe_buffer_factor,
                                         std::vector<double>{1, 1.5, 2});

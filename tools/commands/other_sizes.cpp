@@ -46,7 +46,6 @@ class OtherSearches {
       result = search_plans(question.job, question.space, search_);
     }
     if (result.top.empty()) {
-      smallest_bytes_ = result.smallest_price.allocated_bytes;
       return std::nullopt;
     }
     const double speed = result.top.front().time.tokens_per_s_per_gpu;
@@ -57,14 +56,11 @@ class OtherSearches {
         .tokens_per_s_per_gpu = speed,
         .tokens_per_s = speed * static_cast<double>(question.job.cluster.world_size())};
   }
-  // What the smallest plan of the last search without one that fits allocates; 0: it had no plan.
-  std::int64_t smallest_bytes() const { return smallest_bytes_; }
 
  private:
   const Options& options_;
   SearchOptions search_;
   const Library& library_;
-  mutable std::int64_t smallest_bytes_ = 0;
 };
 
 // The most GPUs, in whole nodes or a part of one and up to `most`, that are a divisor of the batch
@@ -135,21 +131,15 @@ std::optional<OtherSize> fewer_gpus(const OtherSearches& searches, const Job& jo
   return best;
 }
 
-// What is divided by the GPUs at best halves with twice as many: what is left of two searches is
-// there with any number of them.
-bool may_fit(std::int64_t bytes, std::int64_t bytes_of_twice, std::int64_t limit) {
-  return bytes - 2 * (bytes - bytes_of_twice) <= limit;
-}
-
 // State and activations are divided by the GPUs at best.
 std::optional<OtherSize> more_gpus(const OtherSearches& searches, const Job& job,
                                    const SearchOptions& search, const SearchResult& result) {
   const std::int64_t limit = memory_limit_bytes(job.cluster, search.rule());
   const std::int64_t world = job.cluster.world_size();
-  std::int64_t bytes = result.smallest_price.allocated_bytes;
-  std::int64_t before = 1;
   std::int64_t times = 2;
-  while (times < bytes / std::max<std::int64_t>(limit, 1)) { times *= 2; }
+  while (times < result.smallest_price.allocated_bytes / std::max<std::int64_t>(limit, 1)) {
+    times *= 2;
+  }
   for (std::int64_t doubling = 0; doubling < kDoublings; ++doubling, times *= 2) {
     if (times > kMostGpus / world) {
       break;
@@ -157,15 +147,6 @@ std::optional<OtherSize> more_gpus(const OtherSearches& searches, const Job& job
     if (std::optional<OtherSize> found = searches.with("num-gpus", times * world)) {
       return found;
     }
-    const std::int64_t smallest = searches.smallest_bytes();
-    if (smallest == 0) {
-      continue;
-    }
-    if (times == 2 * before && !may_fit(bytes, smallest, limit)) {
-      break;
-    }
-    bytes = smallest;
-    before = times;
   }
   return std::nullopt;
 }

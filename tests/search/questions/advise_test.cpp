@@ -234,7 +234,7 @@ TEST_CASE("layers that the chunks do not divide get lighter ends as one change")
 TEST_CASE("advice for random plans of every profile throws nothing and offers what fits") {
   std::mt19937_64 random(7);
   std::int64_t offers = 0;
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < 90; ++i) {
     const Job job = random_small_job(random);
     const PlanSpace space = plan_space(job, random_small_space(job, random));
     const Plan plan = plan_at(

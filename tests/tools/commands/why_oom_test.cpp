@@ -690,7 +690,8 @@ TEST_CASE("what is not there yet and what the traceback is doing tell rows of on
             R"("framework": "megatron", "training": {"sequence_length": 2048, "micro_batch": 2,)"
             R"( "num_microbatches": 2}, "plan": {"zero": 1, "recompute": {"granularity": "full",)"
             R"( "method": "block", "num_layers": 6}}, "options": {"attention_backend": "local",)"
-            R"( "fused_optimizer": false, "gradient_accumulation_fusion": false})",
+            R"( "fused_optimizer": false, "cross_entropy": "native_fused",)"
+            R"( "gradient_accumulation_fusion": false})",
             "", "44.00 MiB", "5.89 GiB", "optimizer.dense.master, a weight of 2,048 x 5,632"},
            {R"("qwen3-0.6b")",
             R"("framework": "torchtitan", "training": {"sequence_length": 2048, "micro_batch": 1,)"
