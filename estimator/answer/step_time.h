@@ -24,7 +24,7 @@ struct StepTime {
   double mfu = 0;                    // model FLOPs over the dense peak of the plan's products
   std::string_view mfu_peak = {};    // which that is: "bf16", "fp8", "tf32"
   double peak_flops_per_s = 0;
-  bool calibrated = false;           // false: datasheet peaks and documented efficiencies
+  bool calibrated = false;  // false: datasheet peaks and documented efficiencies
 };
 
 // Seconds of one optimizer step and where they go. Of valid plans only, else logic_error.
