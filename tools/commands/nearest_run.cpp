@@ -53,8 +53,11 @@ std::optional<NearestRun> nearest_run(const EstimateReport& report, const Option
       return std::nullopt;  // what is left is asked for more than the file says
     }
   }
+  if (nearest.left_out.empty()) {
+    return std::nullopt;
+  }
   nearest.prediction = predict_question(question, report.rule);
-  if (nearest.left_out.empty() || !nearest.prediction.has_numbers()) {
+  if (!nearest.prediction.has_numbers()) {
     return std::nullopt;
   }
   nearest.job = question.job;
