@@ -60,7 +60,11 @@ struct TitanBlock {
   // later microbatches, which add to it.
   bool keeps_reductions() const {
     return fsdp.is_sharded && fsdp.reduces_each_backward && plan.dp_replicate > 1 &&
-           (parameter_dtype() == DType::kBf16 || num_microbatches(job, plan) > 1);
+           (parameter_dtype() == DType::kBf16 || has_several_microbatches());
+  }
+  // Also where the batch does not divide: floors are asked with any microbatch.
+  bool has_several_microbatches() const {
+    return job.global_batch > data_parallel_size(job, plan) * plan.micro_batch;
   }
   // Llama 4 multiplies rows by their scores before its experts (models/moe/moe.py,
   // score_before_experts), the others behind.

@@ -1,6 +1,7 @@
 // Every number counts how often one element is read or written; e is its size.
 #include "estimator/frameworks/torchtitan/kernels.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "estimator/frameworks/pieces/eager_kernels.h"
@@ -160,8 +161,11 @@ double replayed_policy_s(const std::string& policy, const LayerTime& layer) {
 
 }  // namespace
 
+// Floors ask for updates with any microbatch, also one that does not divide the batch.
 std::int64_t accumulated_microbatches(const Job& job, const Plan& plan) {
-  return plan.zero == 3 && plan.pp == 1 ? 1 : num_microbatches(job, plan);
+  const std::int64_t sequences = data_parallel_size(job, plan) * plan.micro_batch;
+  return plan.zero == 3 && plan.pp == 1 ? 1
+                                        : std::max<std::int64_t>(1, job.global_batch / sequences);
 }
 
 constinit const BlockKernels kKernels = {.host = kHost,

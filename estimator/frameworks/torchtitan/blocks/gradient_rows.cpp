@@ -125,7 +125,7 @@ std::int64_t reduced_before(const TitanBlock& block, BlockKind kind, std::int64_
 void add_kept_reductions(TitanBlock& block, BlockKind kind, std::int64_t share) {
   constexpr std::string_view kName = "fsdp.kept_reductions";
   constexpr std::string_view kFormula = "n/S in fp32: until all replicas' are summed up";
-  if (num_microbatches(block.job, block.plan) == 1) {
+  if (!block.has_several_microbatches()) {
     BlockRow row = shared_gradient(block, kind == BlockKind::kEmbedding ? 0 : share, 1,
                                    DType::kFp32, Step::kWeight);
     if (row.elements > 0) {
